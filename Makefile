@@ -1,0 +1,50 @@
+# Two commands matter: `make run` and `make test`. Both install what they need into .venv by themselves.
+PYTHON ?= python3
+BIN := .venv/bin
+INSTALLED := .venv/.installed
+# One other busy process would slow torch down tenfold without this.
+export OMP_WAIT_POLICY := PASSIVE
+
+.PHONY: help run test test-long lint format bench clean
+
+help:
+	@echo "make run        the main job with embedded defaults"
+	@echo "make test       the whole test-suite (under 10 minutes on 2 cores)"
+	@echo "make test-long  the tests that take minutes each"
+	@echo "make lint       ruff, mypy, import-linter"
+	@echo "make format     let ruff rewrite the code"
+	@echo "make bench      speed, side by side with peers"
+	@echo "make clean      remove .venv and caches"
+
+$(INSTALLED): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	  { echo "rlpd-gx needs Python 3.11 or newer; name one with: make PYTHON=/path/to/python3.11"; exit 2; }
+	@test -d .venv || $(PYTHON) -m venv .venv
+	@echo "Installing into .venv (once; a minute or two) ..."
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	@touch $@
+
+run: $(INSTALLED)
+	@$(BIN)/rlpd-gx guard --env Hopper-v5 --rules rlpd_gx.envs.mujoco:hopper_power --episodes 20
+
+test: $(INSTALLED)
+	$(BIN)/python -m pytest -m "not long"
+
+test-long: $(INSTALLED)
+	$(BIN)/python -m pytest -m long
+
+lint: $(INSTALLED)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+format: $(INSTALLED)
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+bench: $(INSTALLED)
+	$(BIN)/python -m bench
+
+clean:
+	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis

@@ -1,0 +1,27 @@
+"""The `rlpd-gx` command. One module per group of commands; heavy imports happen inside the commands."""
+
+import os
+import sys
+
+import typer
+
+from rlpd_gx.cli import theory
+from rlpd_gx.errors import GxError
+
+app = typer.Typer(
+    help="Safe hybrid offline-to-online reinforcement learning.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+app.add_typer(theory.app, name="theory")
+
+
+def main() -> None:
+    """Run the command; a user's mistake is one sentence on standard error and exit code 2."""
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # before torch loads, or a busy neighbour costs 10x
+    try:
+        app()
+    except GxError as error:
+        print(f"rlpd-gx: {error}", file=sys.stderr)
+        sys.exit(2)

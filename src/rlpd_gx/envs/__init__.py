@@ -1,0 +1,1 @@
+"""Environments we know well enough to bring rules for."""

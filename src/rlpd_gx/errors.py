@@ -1,0 +1,14 @@
+"""Errors written for the person who reads them: what was wrong, where, what to do."""
+
+
+class GxError(ValueError):
+    """Something a user gave us cannot be used. The commands print it as one sentence and exit with 2."""
+
+
+class StopEpisode(RuntimeError):
+    """The Guardian found no action it may let through: nothing may be executed, the episode must end."""
+
+
+def missing_extra(package: str, extra: str) -> GxError:
+    """The sentence for an optional part that is not installed."""
+    return GxError(f"{package} is not installed; add it with: pip install 'rlpd-gx[{extra}]'")

@@ -1,0 +1,1 @@
+"""Ring storage, offline formats, temporal sampling, hybrid mixing."""

@@ -1,0 +1,1 @@
+"""Kinds of safe sets. Below both halves."""

@@ -1,0 +1,1 @@
+"""Tabular guarded value iteration: the ground truth for every later test."""
