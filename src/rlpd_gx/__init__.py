@@ -14,7 +14,7 @@ _HOME = {
 _MODULE_OF = {name: module for module, names in _HOME.items() for name in names}
 _SUBPACKAGES = ("theory", "envs")
 
-__all__ = ["__version__", *_MODULE_OF, *_SUBPACKAGES]  # noqa: PLE0604
+__all__ = ["__version__", *_MODULE_OF, *_SUBPACKAGES]
 
 
 def __getattr__(name: str) -> Any:
