@@ -1,0 +1,1 @@
+"""Plain records that travel between the halves."""
