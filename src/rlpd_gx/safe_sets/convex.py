@@ -1,4 +1,4 @@
-"""Convex safe sets for Box action spaces. Each is written as a box and separable rows, and projected by one solver."""
+"""Convex safe sets for Box action spaces: each is a box and separable rows, and one solver projects onto all."""
 
 from abc import abstractmethod
 from functools import cached_property
@@ -8,9 +8,9 @@ import numpy as np
 
 from rlpd_gx.errors import GxError
 from rlpd_gx.safe_sets.backend import Array, as_float, is_float32, namespace
-from rlpd_gx.safe_sets.base import Nearest, SafeSet, Spec
+from rlpd_gx.safe_sets.base import Nearest, SafeSet, Spec, code_width, decode_parts, encode_parts
 from rlpd_gx.safe_sets.separable import Rows
-from rlpd_gx.safe_sets.solver import nearest_point
+from rlpd_gx.safe_sets.solver import RESIDUAL, nearest_point
 
 TOLERANCE = 1e-9  # `contains`, relative to the numbers compared
 TOLERANCE_FLOAT32 = 1e-6  # the same for 32-bit actions
@@ -54,7 +54,7 @@ class ConvexSet(SafeSet):
 
     # --- what users call ---------------------------------------------------------------------------------
 
-    def margin(self, a: Array) -> Array:  # noqa: D102
+    def margin(self, a: Array) -> Array:
         low, high, rows = self._form_like(a)
         xp, a = namespace(a), as_float(a)
         margin = xp.min(xp.minimum(a - low, high - a), axis=-1)
@@ -62,7 +62,7 @@ class ConvexSet(SafeSet):
             margin = xp.minimum(margin, xp.min(-rows.excess(a), axis=-1))
         return margin
 
-    def contains(self, a: Array) -> Array:  # noqa: D102
+    def contains(self, a: Array) -> Array:
         tolerance = TOLERANCE_FLOAT32 if is_float32(a) else TOLERANCE
         low, high, rows = self._form_like(a)
         xp, a = namespace(a), as_float(a)
@@ -73,10 +73,10 @@ class ConvexSet(SafeSet):
         return inside
 
     def nearest(self, a: Array, metric: Array | None = None) -> Nearest:
-        """The nearest allowed action to a [..., d]; distances are sum metric_i (x_i - a_i)^2, metric 1 if not given.
+        """The nearest allowed action to a [..., d], by sum metric_i (x_i - a_i)^2 (metric [..., d], 1 if absent).
 
-        The point satisfies every row after the cast to a's dtype, not merely up to rounding, wherever the set is
-        thick enough to hold a representable point.
+        The point satisfies every row after the cast to a's dtype, not merely up to rounding, wherever the
+        set is thick enough to hold a representable point.
         """
         xp = namespace(a)
         batch = np.broadcast_shapes(tuple(a.shape[:-1]), self.batch_shape)
@@ -88,7 +88,8 @@ class ConvexSet(SafeSet):
         low, high, rows = self._form_like(a)
         k = rows.bound.shape[-1]
         low, high = flat(low, d), flat(high, d)
-        rows = Rows(*(flat(c, k, d) for c in (rows.pos, rows.neg, rows.quad)), flat(rows.bound, k))
+        pos, neg, quad = (flat(c, k, d) for c in (rows.pos, rows.neg, rows.quad))
+        rows = Rows(pos, neg, quad, flat(rows.bound, k))
         weight = xp.ones_like(low) if metric is None else flat(as_float(metric, like=a), d)
         point, found, empty = _nearest_after_cast(flat(a, d), low, high, rows, weight)
         return Nearest(xp.reshape(point, (*batch, d)), xp.reshape(found, batch), xp.reshape(empty, batch))
@@ -98,37 +99,53 @@ class ConvexSet(SafeSet):
     @property
     def batch_shape(self) -> tuple[int, ...]:
         """Leading axes of the parameters."""
-        return np.broadcast_shapes(
-            *(tuple(getattr(self, n).shape[:-t] if t else getattr(self, n).shape) for n, t in self._tails())
-        )
+        values = ((getattr(self, name), AXES[name]) for name in self.parameters)
+        return np.broadcast_shapes(*(tuple(v.shape[: v.ndim - axes]) for v, axes in values))
 
-    def _tails(self) -> list[tuple[str, int]]:
-        """(parameter, number of its own axes) pairs."""
-        return [(name, AXES[name]) for name in self.parameters]
+    def _spread(self, batch: tuple[int, ...]) -> list[Array]:
+        """The parameters, each broadcast to the batch axes."""
+        spread = []
+        for name in self.parameters:
+            value = getattr(self, name)
+            own = tuple(value.shape[value.ndim - AXES[name] :])
+            spread.append(namespace(value).broadcast_to(value, (*batch, *own)))
+        return spread
 
     @property
-    def spec(self) -> Spec:  # noqa: D102
+    def spec(self) -> Spec:
         return {"kind": self.kind, "dimension": self.dimension}
 
-    def encode(self) -> Array:  # noqa: D102
+    def encode(self) -> Array:
         batch = self.batch_shape
-        xp = namespace(getattr(self, self.parameters[0]))
-        flat = []
-        for name, axes in self._tails():
-            value = getattr(self, name)
-            tail = tuple(value.shape[value.ndim - axes :])
-            value = xp.broadcast_to(value, (*batch, *tail))
-            flat.append(xp.reshape(value, (*batch, int(np.prod(tail, dtype=int)))))
-        return xp.concat(flat, axis=-1)
+        flat = [namespace(v).reshape(v, (*batch, -1)) for v in self._spread(batch)]
+        return namespace(*flat).concat(flat, axis=-1)
+
+    @classmethod
+    def code_width(cls, spec: Spec) -> int:
+        return sum(int(np.prod(shape, dtype=int)) for shape in cls._shapes(spec))
+
+    @classmethod
+    def from_code(cls, code: Array, spec: Spec) -> Self:
+        shapes, values, start = cls._shapes(spec), [], 0
+        for shape in shapes:
+            end = start + int(np.prod(shape, dtype=int))
+            values.append(namespace(code).reshape(code[..., start:end], (*code.shape[:-1], *shape)))
+            start = end
+        return cls(*values)
+
+    @classmethod
+    def _shapes(cls, spec: Spec) -> list[tuple[int, ...]]:
+        """The shape of each parameter behind the batch axes."""
+        d, rows = spec["dimension"], spec.get("rows", 0)
+        sizes = {"low": (d,), "high": (d,), "A": (rows, d), "b": (rows,), "w": (d,), "c": ()}
+        return [sizes[name] for name in cls.parameters]
+
+    def spread(self, batch: tuple[int, ...]) -> Self:
+        """The same set repeated over a batch."""
+        return type(self)(*self._spread(batch))
 
     def __getitem__(self, index: Any) -> Self:
-        batch = self.batch_shape
-        values = []
-        for name, axes in self._tails():
-            value = getattr(self, name)
-            tail = tuple(value.shape[value.ndim - axes :])
-            values.append(namespace(value).broadcast_to(value, (*batch, *tail))[index])
-        return type(self)(*values)
+        return type(self)(*(v[index] for v in self._spread(self.batch_shape)))
 
     def __repr__(self) -> str:
         shape = f", batch {self.batch_shape}" if self.batch_shape else ""
@@ -168,13 +185,13 @@ class Box(ConvexSet):
         super().__init__(low, high)
 
     @property
-    def dimension(self) -> int:  # noqa: D102
+    def dimension(self) -> int:
         return self.low.shape[-1]
 
     def _form(self) -> Form:
         return Form(self.low, self.high, _no_rows(self.low))
 
-    def shifted(self, delta: Array) -> Self:  # noqa: D102
+    def shifted(self, delta: Array) -> Self:
         delta = as_float(delta, like=self.low)[..., None]
         return type(self)(self.low + delta, self.high - delta)
 
@@ -192,18 +209,18 @@ class Polytope(ConvexSet):
         super().__init__(A, b)
 
     @property
-    def dimension(self) -> int:  # noqa: D102
+    def dimension(self) -> int:
         return self.A.shape[-1]
 
     @property
-    def spec(self) -> Spec:  # noqa: D102
+    def spec(self) -> Spec:
         return {**super().spec, "rows": self.A.shape[-2]}
 
     def _form(self) -> Form:
         rows = Rows(self.A, -self.A, 0.0 * self.A, self.b)
         return _unbounded(self.A[..., 0, :], rows)
 
-    def shifted(self, delta: Array) -> Self:  # noqa: D102
+    def shifted(self, delta: Array) -> Self:
         return type(self)(self.A, self.b - as_float(delta, like=self.b)[..., None])
 
     def padded(self, rows: int) -> Self:
@@ -228,10 +245,10 @@ class _OneRow(ConvexSet):
         super().__init__(w, c)
 
     @property
-    def dimension(self) -> int:  # noqa: D102
+    def dimension(self) -> int:
         return self.w.shape[-1]
 
-    def shifted(self, delta: Array) -> Self:  # noqa: D102
+    def shifted(self, delta: Array) -> Self:
         return type(self)(self.w, self.c - as_float(delta, like=self.c))
 
     def _one_row(self, pos: Array, neg: Array, quad: Array) -> Form:
@@ -288,11 +305,11 @@ class Intersection(ConvexSet):
         self.parts = parts
 
     @property
-    def dimension(self) -> int:  # noqa: D102
+    def dimension(self) -> int:
         return self.parts[0].dimension
 
     @property
-    def batch_shape(self) -> tuple[int, ...]:  # noqa: D102
+    def batch_shape(self) -> tuple[int, ...]:
         return np.broadcast_shapes(*(p.batch_shape for p in self.parts))
 
     def _form(self) -> Form:
@@ -315,31 +332,29 @@ class Intersection(ConvexSet):
         d = self.dimension
         return Form(low, high, Rows(joined("pos", d), joined("neg", d), joined("quad", d), joined("bound")))
 
-    def shifted(self, delta: Array) -> Self:  # noqa: D102
+    def shifted(self, delta: Array) -> Self:
         return type(self)(*(p.shifted(delta) for p in self.parts))
 
     @property
-    def spec(self) -> Spec:  # noqa: D102
+    def spec(self) -> Spec:
         return {"kind": self.kind, "parts": [p.spec for p in self.parts]}
 
-    def encode(self) -> Array:  # noqa: D102
-        codes = [p.encode() for p in self.parts]
-        xp, batch = namespace(*codes), self.batch_shape
-        return xp.concat([xp.broadcast_to(c, (*batch, c.shape[-1])) for c in codes], axis=-1)
+    def encode(self) -> Array:
+        return encode_parts(self.parts, self.batch_shape)
+
+    @classmethod
+    def code_width(cls, spec: Spec) -> int:
+        return sum(code_width(p) for p in spec["parts"])
+
+    @classmethod
+    def from_code(cls, code: Array, spec: Spec) -> Self:
+        return cls(*decode_parts(code, spec["parts"]))  # type: ignore[arg-type]
+
+    def spread(self, batch: tuple[int, ...]) -> Self:
+        return type(self)(*(p.spread(batch) for p in self.parts))
 
     def __getitem__(self, index: Any) -> Self:
-        batch = self.batch_shape
-        return type(self)(
-            *(p[index] if p.batch_shape == batch else _spread(p, batch)[index] for p in self.parts)
-        )
-
-
-def _spread(part: ConvexSet, batch: tuple[int, ...]) -> ConvexSet:
-    """`part` with its parameters broadcast to a batch shape."""
-    from rlpd_gx.safe_sets import decode
-
-    code = part.encode()
-    return decode(namespace(code).broadcast_to(code, (*batch, code.shape[-1])), part.spec)  # type: ignore[return-value]
+        return type(self)(*(p.spread(self.batch_shape)[index] for p in self.parts))
 
 
 def _unbounded(like: Array, rows: Rows) -> Form:
@@ -363,9 +378,9 @@ def _nearest_after_cast(a: Array, low: Array, high: Array, rows: Rows, weight: A
     (todo,) = xp.nonzero(~found)
     if not len(todo):
         return Nearest(point, found, empty)
-    # Aim inside by about the rounding that the cast adds, then by more where that was not enough.
+    # Aim inside by a little more than the solver's residual and the cast's rounding; by more if that fails.
     clipped = xp.minimum(xp.maximum(exact[todo], bounds[0][todo]), bounds[1][todo])
-    slack = (2.0**-24 if short else 2.0**-51) * rows[todo].magnitude(clipped)
+    slack = (2.0**-24 if short else 4 * RESIDUAL) * rows[todo].magnitude(clipped)
     slack = xp.where(xp.isfinite(slack), slack, 0.0)
     for attempt in range(12):
         part = rows[todo]

@@ -54,7 +54,7 @@ def minimum_over_box(rows: Rows, low: Array, high: Array) -> Array:
     low, high = low[..., None, :], high[..., None, :]
     curved = rows.quad > 0
     quad = xp.where(curved, rows.quad, 1.0)
-    # Where the slope at zero points outwards, the minimum lies beyond zero: at the vertex, or at the far bound.
+    # Where the slope at zero points outwards, the minimum lies beyond: at the vertex, or at the far bound.
     rightwards = xp.where(curved, -rows.pos / (2 * quad), xp.where(rows.pos < 0, xp.inf, 0.0))
     leftwards = xp.where(curved, rows.neg / (2 * quad), xp.where(rows.neg < 0, -xp.inf, 0.0))
     vertex = xp.where(rows.pos < 0, rightwards, xp.where(rows.neg < 0, leftwards, 0.0))

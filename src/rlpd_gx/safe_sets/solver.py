@@ -2,10 +2,10 @@
 
     minimise  1/2 sum_i m_i (x_i - a_i)^2   over   low <= x <= high,  f_k(x) <= c_k  (k = 1..K)
 
-For given multipliers the inner minimum is closed form in each coordinate (`_Problem.point`). The dual is concave
-with gradient f_k(x) - c_k. It is climbed by an active-set Newton method: take in the row broken most, step along
-the Newton direction of the rows taken in as far as an exact line search says, and let go of a row whose
-multiplier reaches zero. With one row this is a safeguarded one-dimensional root search.
+For given multipliers the inner minimum is closed form in each coordinate (`_Problem.point`). The dual is
+concave with gradient f_k(x) - c_k. It is climbed by an active-set Newton method: take in the row broken most,
+step along the Newton direction of the rows taken in as far as an exact line search says, and let go of a row
+whose multiplier reaches zero. With one row this is a safeguarded one-dimensional root search.
 """
 
 from dataclasses import dataclass
@@ -179,10 +179,7 @@ def _ascent_step(problem: _Problem, lam: Array) -> Array:
     # The first multiplier that would turn negative ends the step.
     falling = direction < 0
     room = xp.where(falling, lam / xp.where(falling, -direction, 1.0), xp.inf)
-    # One row is done after its search. With more, Newton steps follow: a rough search is enough.
-    slope = xp.sum(direction * excess, axis=-1)
-    enough = 0.0 * slope if lam.shape[-1] == 1 else 0.3 * xp.abs(slope)
-    t = _line_search(problem, start, direction, xp.min(room, axis=-1), enough)[:, None]
+    t = _line_search(problem, start, direction, xp.min(room, axis=-1))[:, None]
     return xp.where(falling & (room <= t), 0.0, xp.clip(lam + t * direction, 0.0, None))
 
 
@@ -192,7 +189,9 @@ def _newton_direction(problem: _Problem, lam: Array, start: _Penalty, x: Array, 
     every = index_range(lam.shape[0], lam)
     broken = (lam <= 0) & (excess > problem.tolerance(x))
     worst = xp.argmax(xp.where(broken, excess, -xp.inf), axis=-1)
-    fresh = broken[every, worst]
+    # A new row waits until those taken in are met at least as well, or tiny steps between rows never end.
+    unrest = xp.max(xp.where(lam > 0, xp.abs(excess), 0.0), axis=-1)
+    fresh = broken[every, worst] & (excess[every, worst] >= unrest)
     taken = lam > 0
     taken[every, worst] = taken[every, worst] | fresh
 
@@ -220,13 +219,10 @@ def _newton_direction(problem: _Problem, lam: Array, start: _Penalty, x: Array, 
     return direction
 
 
-def _line_search(
-    problem: _Problem, start: _Penalty, direction: Array, longest: Array, enough: Array
-) -> Array:
-    """The step in (0, longest] at which the dual stops rising along the direction [B]: bracketed Newton search.
+def _line_search(problem: _Problem, start: _Penalty, direction: Array, longest: Array) -> Array:
+    """The step in (0, longest] at which the dual stops rising along the direction [B]; bracketed Newton.
 
-    The dual's slope along the ray, sum_k direction_k (f_k(x(t)) - c_k), falls as t grows; `enough` is how
-    small it has to become.
+    The dual's slope along the ray, sum_k direction_k (f_k(x(t)) - c_k), falls as t grows.
     """
     xp = namespace(longest)
     ray = problem.penalty(direction)
@@ -256,7 +252,7 @@ def _line_search(
         middle = xp.where(bounded, 0.5 * (lo + xp.where(bounded, hi, lo)), 8.0 * now)
         following = xp.where((curvature > 0) & (newton > lo) & (newton < hi), newton, middle)
         finished = (
-            (xp.abs(slope) <= 1e-15 * size + enough[left])
+            (xp.abs(slope) <= 1e-15 * size)
             | ((slope > 0) & (now >= longest[left]))
             | (bounded & (hi - lo <= 4e-16 * hi))
             | ((curvature > 0) & (xp.abs(newton - now) <= 2e-16 * now))
