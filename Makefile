@@ -25,7 +25,7 @@ $(INSTALLED): pyproject.toml constraints.txt
 	@touch $@
 
 run: $(INSTALLED)
-	@$(BIN)/rlpd-gx guard --env Hopper-v5 --rules rlpd_gx.envs.mujoco:hopper_power --episodes 20
+	@$(BIN)/rlpd-gx guard --env Hopper-v5 --rules rlpd_gx.envs.mujoco:power --episodes 20
 
 test: $(INSTALLED)
 	$(BIN)/python -m pytest -m "not long"

@@ -1,6 +1,7 @@
-"""Convex safe sets for Box action spaces: each is a box and separable rows, and one solver projects onto all."""
+"""Convex safe sets for Box action spaces: boxes and separable rows, all projected onto by one solver."""
 
 from abc import abstractmethod
+from collections.abc import Sequence
 from functools import cached_property
 from typing import Any, ClassVar, NamedTuple, Self
 
@@ -73,7 +74,7 @@ class ConvexSet(SafeSet):
         return inside
 
     def nearest(self, a: Array, metric: Array | None = None) -> Nearest:
-        """The nearest allowed action to a [..., d], by sum metric_i (x_i - a_i)^2 (metric [..., d], 1 if absent).
+        """The nearest allowed action to a [..., d], by sum metric_i (x_i - a_i)^2; metric is 1 if absent.
 
         The point satisfies every row after the cast to a's dtype, not merely up to rounding, wherever the
         set is thick enough to hold a representable point.
@@ -107,8 +108,9 @@ class ConvexSet(SafeSet):
         spread = []
         for name in self.parameters:
             value = getattr(self, name)
-            own = tuple(value.shape[value.ndim - AXES[name] :])
-            spread.append(namespace(value).broadcast_to(value, (*batch, *own)))
+            shape = (*batch, *value.shape[value.ndim - AXES[name] :])
+            same = tuple(value.shape) == shape
+            spread.append(value if same else namespace(value).broadcast_to(value, shape))
         return spread
 
     @property
@@ -139,10 +141,6 @@ class ConvexSet(SafeSet):
         d, rows = spec["dimension"], spec.get("rows", 0)
         sizes = {"low": (d,), "high": (d,), "A": (rows, d), "b": (rows,), "w": (d,), "c": ()}
         return [sizes[name] for name in cls.parameters]
-
-    def spread(self, batch: tuple[int, ...]) -> Self:
-        """The same set repeated over a batch."""
-        return type(self)(*self._spread(batch))
 
     def __getitem__(self, index: Any) -> Self:
         return type(self)(*(v[index] for v in self._spread(self.batch_shape)))
@@ -350,11 +348,15 @@ class Intersection(ConvexSet):
     def from_code(cls, code: Array, spec: Spec) -> Self:
         return cls(*decode_parts(code, spec["parts"]))  # type: ignore[arg-type]
 
-    def spread(self, batch: tuple[int, ...]) -> Self:
-        return type(self)(*(p.spread(batch) for p in self.parts))
-
     def __getitem__(self, index: Any) -> Self:
-        return type(self)(*(p.spread(self.batch_shape)[index] for p in self.parts))
+        return type(self)(*members(self.parts, index, self.batch_shape))
+
+
+def members(parts: Sequence[ConvexSet], index: Any, batch: tuple[int, ...]) -> list[ConvexSet]:
+    """The given members of a batch, of each part; a part that is the same for all members stays as it is."""
+    if any(p.batch_shape not in ((), batch) for p in parts):
+        raise GxError(f"parts with batch shapes {[p.batch_shape for p in parts]} cannot be indexed together")
+    return [p[index] if p.batch_shape else p for p in parts]
 
 
 def _unbounded(like: Array, rows: Rows) -> Form:

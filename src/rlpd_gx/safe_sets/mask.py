@@ -72,7 +72,7 @@ class Mask(SafeSet):
         choice = choose_nearest(allowed, distances(ids, self.n, self.embedding))
         found = allowed.any(axis=-1)
         point = np.where(found, choice, -1).astype(ids.dtype)
-        return Nearest(_like(point, a), _like(found, a), _like(np.asarray(~found), a))
+        return Nearest(_like(point, a), _like(np.asarray(found), a), _like(np.asarray(~found), a))
 
     def _pick(self, table: np.ndarray, a: Array) -> np.ndarray:
         ids = to_numpy(a)

@@ -6,7 +6,7 @@ import numpy as np
 
 from rlpd_gx.safe_sets.backend import Array, as_float, namespace
 from rlpd_gx.safe_sets.base import Nearest, SafeSet, Spec, code_width, decode_parts, encode_parts
-from rlpd_gx.safe_sets.convex import ConvexSet
+from rlpd_gx.safe_sets.convex import ConvexSet, members
 
 
 class Union(SafeSet):
@@ -74,4 +74,4 @@ class Union(SafeSet):
         return cls(*decode_parts(code, spec["parts"]))  # type: ignore[arg-type]
 
     def __getitem__(self, index: Any) -> Self:
-        return type(self)(*(p.spread(self.batch_shape)[index] for p in self.parts))
+        return type(self)(*members(self.parts, index, self.batch_shape))
