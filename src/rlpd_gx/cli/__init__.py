@@ -6,6 +6,7 @@ import sys
 import typer
 
 from rlpd_gx.cli import theory
+from rlpd_gx.cli.guard import guard
 from rlpd_gx.errors import GxError
 
 app = typer.Typer(
@@ -14,6 +15,7 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
+app.command()(guard)
 app.add_typer(theory.app, name="theory")
 
 

@@ -43,6 +43,13 @@ def _free(state: dict[str, Any], lane: int) -> bool:
     return bool((np.abs(ahead) > np.maximum(wanted, 2 * LENGTH_METRES)).all())
 
 
+def unsafe_event(
+    observation: Any, reward: Any, terminated: bool, truncated: bool, info: dict[str, Any]
+) -> bool:
+    """A collision."""
+    return bool(info["crashed"])
+
+
 @mask_rule(name="occupied gap")
 def occupied_gap(state: dict[str, Any]) -> np.ndarray:
     """No lane change into a gap that is not free."""
@@ -64,4 +71,5 @@ def time_headway(state: dict[str, Any]) -> np.ndarray:
 
 
 driving = occupied_gap & time_headway
-EMBEDDING = np.array([[0, -1], [0, 0], [0, 1], [1, 0], [-1, 0]], dtype=float)  # (throttle, lane)
+state = traffic  # what `rlpd-gx guard` lets these rules read
+embedding = np.array([[0, -1], [0, 0], [0, 1], [1, 0], [-1, 0]], dtype=float)  # (throttle, lane)

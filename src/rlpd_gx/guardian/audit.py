@@ -52,6 +52,7 @@ class Counts:
     largest_distance: float = 0.0
     episodes: int = 0
     episodes_with_interventions: int = 0
+    episodes_watched: int = 0  # those in which somebody looked for unsafe events
     episodes_with_unsafe_event: int = 0
     rules: dict[str, RuleCounts] = field(default_factory=dict)
     reasons: dict[str, int] = field(default_factory=dict)
@@ -146,14 +147,15 @@ class Audit:
             self._count_reason(reason)
             self._write({"event": "stop", "step": self.counts.proposals, "reason": reason})
 
-    def end_episode(self, *, unsafe_event: bool = False) -> None:
-        """Close an episode."""
+    def end_episode(self, *, unsafe_event: bool | None = None) -> None:
+        """Close an episode; `unsafe_event` is None where nobody looked for one."""
         counts = self.counts
         counts.episodes += 1
         counts.episodes_with_interventions += counts.interventions > self._at_episode_start
+        counts.episodes_watched += unsafe_event is not None
         counts.episodes_with_unsafe_event += bool(unsafe_event)
         self._at_episode_start = counts.interventions
-        self._write({"event": "episode", "unsafe_event": bool(unsafe_event), "counts": asdict(counts)})
+        self._write({"event": "episode", "unsafe_event": unsafe_event, "counts": asdict(counts)})
 
     def _note(self, verdict: Verdict) -> None:
         """Write down one intervention."""
@@ -196,7 +198,7 @@ class Audit:
         """
         from scipy.stats import beta
 
-        n, k = self.counts.episodes, self.counts.episodes_with_unsafe_event
+        n, k = self.counts.episodes_watched, self.counts.episodes_with_unsafe_event
         return 1.0 if k >= n else float(beta.ppf(confidence, k + 1, n - k))
 
     def as_dict(self) -> dict[str, Any]:
@@ -242,7 +244,7 @@ class Audit:
             row(f"blocked by {name}", f"{rule.blocked:,}", note)
         for reason, number in counts.reasons.items():
             row("failed", f"{number:,}", reason)
-        if counts.episodes:
+        if counts.episodes_watched:
             bound = (
                 f"at most {summary['unsafe_episode_upper_bound_95']:.2%} of episodes (95%), if independent"
             )

@@ -128,8 +128,11 @@ class Guardian:
             raise GxError(f"state {row}: {reason}")
         return judgement.safe_set
 
-    def end_episode(self, *, unsafe_event: bool = False) -> None:
-        """Tell the audit that an episode is over, and whether what the rules exist to prevent has happened."""
+    def end_episode(self, *, unsafe_event: bool | None = None) -> None:
+        """Tell the audit that an episode is over, and whether what the rules exist to prevent has happened.
+
+        None means that nobody looked.
+        """
         self.audit.end_episode(unsafe_event=unsafe_event)
 
     # --- inside ------------------------------------------------------------------------------------------

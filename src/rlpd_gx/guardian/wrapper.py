@@ -114,7 +114,7 @@ class GuardedEnv(gym.Wrapper, gym.utils.RecordConstructorArgs):
         super().close()
 
     def _end_episode(self) -> None:
-        self.guardian.end_episode(unsafe_event=self._unsafe)
+        self.guardian.end_episode(unsafe_event=None if self._unsafe_event is None else self._unsafe)
         self._time, self._unsafe = 0, False
 
 
@@ -213,7 +213,8 @@ class GuardedVectorEnv(VectorWrapper):
         self._time[alive] += 1
         started = self._waits_for_reset | (ended if self._autoreset is AutoresetMode.SAME_STEP else False)
         for i in np.flatnonzero(ended).tolist():
-            self.guardian.end_episode(unsafe_event=bool(self._unsafe[i]))
+            seen = None if self._unsafe_event is None else bool(self._unsafe[i])
+            self.guardian.end_episode(unsafe_event=seen)
         fresh = started | ended
         self._time[fresh], self._unsafe[ended] = 0, False
         if self._previous is not None and self._initial_action is not None:
