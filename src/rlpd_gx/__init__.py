@@ -49,7 +49,7 @@ _HOME = {
     "rlpd_gx.guardian": ("Audit", "GuardedEnv", "GuardedVectorEnv", "Guardian", "VerdictBatch"),
 }
 _MODULE_OF = {name: module for module, names in _HOME.items() for name in names}
-_SUBPACKAGES = ("theory", "envs")
+_SUBPACKAGES = ("theory", "envs", "safe_sets")
 
 __all__ = ["__version__", *_MODULE_OF, *_SUBPACKAGES]
 

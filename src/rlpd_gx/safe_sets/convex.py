@@ -11,7 +11,7 @@ from rlpd_gx.errors import GxError
 from rlpd_gx.safe_sets.backend import Array, as_float, is_float32, namespace
 from rlpd_gx.safe_sets.base import Nearest, SafeSet, Spec, code_width, decode_parts, encode_parts
 from rlpd_gx.safe_sets.separable import Rows
-from rlpd_gx.safe_sets.solver import RESIDUAL, nearest_point
+from rlpd_gx.safe_sets.solver import RESIDUAL, ROUNDING, nearest_point
 
 TOLERANCE = 1e-9  # `contains`, relative to the numbers compared
 TOLERANCE_FLOAT32 = 1e-6  # the same for 32-bit actions
@@ -383,6 +383,7 @@ def _nearest_after_cast(a: Array, low: Array, high: Array, rows: Rows, weight: A
     # Aim inside by a little more than the solver's residual and the cast's rounding; by more if that fails.
     clipped = xp.minimum(xp.maximum(exact[todo], bounds[0][todo]), bounds[1][todo])
     slack = (2.0**-24 if short else 4 * RESIDUAL) * rows[todo].magnitude(clipped)
+    slack = slack + 4 * ROUNDING * rows[todo].magnitude(exact[todo])
     slack = xp.where(xp.isfinite(slack), slack, 0.0)
     for attempt in range(12):
         part = rows[todo]

@@ -15,6 +15,7 @@ from rlpd_gx.safe_sets.backend import Array, index_range, namespace
 from rlpd_gx.safe_sets.separable import Rows, minimum_over_box
 
 RESIDUAL = 1e-13  # a row is met when it is broken by less than this, relative to the numbers in it
+ROUNDING = 2e-15  # and by this, relative to the proposal and the multipliers: a - lam * slope is no more exact
 MAX_STEPS = 40  # and 10 more for each row
 MAX_SEARCH = 120
 
@@ -37,17 +38,17 @@ class _Penalty(NamedTuple):
 
 @dataclass(frozen=True)
 class _Problem:
-    """a, low, high, metric [B, d]; rows [B, K, d]; rounding [B, K]: what a - lam * slope loses in f_k."""
+    """a, low, high, metric [B, d]; rows and the size of their slopes [B, K, d]."""
 
     a: Array
     low: Array
     high: Array
     metric: Array
     rows: Rows
-    rounding: Array
+    steepness: Array
 
     def __getitem__(self, index: Any) -> "_Problem":
-        fields = (self.a, self.low, self.high, self.metric, self.rows, self.rounding)
+        fields = (self.a, self.low, self.high, self.metric, self.rows, self.steepness)
         return _Problem(*(f[index] for f in fields))
 
     def penalty(self, weights: Array) -> _Penalty:
@@ -68,9 +69,15 @@ class _Problem:
         xp = namespace(x)
         return xp.minimum(xp.maximum(x, self.low), self.high)
 
-    def tolerance(self, x: Array) -> Array:
-        """By how much a row may be broken and still count as met [B, K]."""
-        return RESIDUAL * self.rows.magnitude(x) + self.rounding
+    def tolerance(self, x: Array, lam: Array) -> Array:
+        """By how much a row may be broken and still count as met [B, K]: what rounding in a - lam * slope costs."""
+        xp = namespace(x)
+        size = xp.abs(self.a)
+        pulls = (lam[:, None, :] @ self.steepness)[:, 0, :] / self.metric
+        # Multipliers far larger than the proposal are on their way to infinity: no excuse for a poor point.
+        pulls = size + xp.minimum(pulls, 64 * xp.max(size, axis=-1)[:, None])
+        lost = xp.sum(self.steepness * pulls[:, None, :], axis=-1)
+        return RESIDUAL * self.rows.magnitude(x) + ROUNDING * lost
 
     def mobility(self, penalty: _Penalty, x: Array) -> Array:
         """-d x_i / d slope_i [B, d]: zero for coordinates held at a bound or at the kink at zero."""
@@ -89,8 +96,7 @@ def nearest_point(a: Array, low: Array, high: Array, rows: Rows, metric: Array) 
         least = minimum_over_box(rows, low, high)
         empty = empty | xp.any(least > rows.bound + 1e-12 * xp.abs(rows.bound), axis=-1)
     rows, steepness = _normalised(a, low, high, rows)
-    rounding = 1e-15 * xp.sum(steepness * xp.abs(a)[:, None, :], axis=-1)
-    problem = _Problem(a, low, high, metric, rows, rounding)
+    problem = _Problem(a, low, high, metric, rows, steepness)
     point = problem.clip(a)
     found = ~empty & ~xp.any(xp.isnan(point), axis=-1)
     if not rows.bound.shape[-1]:
@@ -155,7 +161,7 @@ def _climb(problem: _Problem) -> Solution:
         lam[left], point[left] = new, x
         excess = part.rows.excess(x)
         error = xp.where(new > 0, xp.abs(excess), xp.clip(excess, 0.0, None))
-        met = xp.all(error <= part.tolerance(x), axis=-1)
+        met = xp.all(error <= part.tolerance(x, new), axis=-1)
         # Weak duality: a dual value above every possible distance proves that nothing is feasible.
         dual = 0.5 * xp.sum(part.metric * (x - part.a) ** 2, axis=-1) + xp.sum(new * excess, axis=-1)
         hopeless = ~met & (dual > (1 + 1e-9) * farthest[left])
@@ -187,7 +193,7 @@ def _newton_direction(problem: _Problem, lam: Array, start: _Penalty, x: Array, 
     """Newton direction over the rows with a multiplier and the one broken most [B, K]."""
     xp = namespace(lam)
     every = index_range(lam.shape[0], lam)
-    broken = (lam <= 0) & (excess > problem.tolerance(x))
+    broken = (lam <= 0) & (excess > problem.tolerance(x, lam))
     worst = xp.argmax(xp.where(broken, excess, -xp.inf), axis=-1)
     # A new row waits until those taken in are met at least as well, or tiny steps between rows never end.
     unrest = xp.max(xp.where(lam > 0, xp.abs(excess), 0.0), axis=-1)
