@@ -33,7 +33,11 @@ def project(a, low, high, constraints):
             cone_right.append(np.concatenate([[np.sqrt(c)], np.zeros(d)]))
         else:  # t >= w x, t >= -w x (or t >= 0), sum t <= c
             below = -np.diag(w) if kind == "l1" else np.zeros((d, d))
-            linear += [block(np.diag(w), slot, -eye), block(below, slot, -eye), block(np.zeros((1, d)), slot, 1.0)]
+            linear += [
+                block(np.diag(w), slot, -eye),
+                block(below, slot, -eye),
+                block(np.zeros((1, d)), slot, 1.0),
+            ]
             right += [np.zeros(d), np.zeros(d), [c]]
             slot += 1
     G, h = np.vstack(linear), np.concatenate(right)

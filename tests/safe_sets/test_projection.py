@@ -109,7 +109,7 @@ def test_infeasible_intersections_are_proven_empty():
             a = rng.normal(size=d)
             low, high = -np.ones(d), np.ones(d)
             mine = gx.Intersection(gx.Box(low, high), gx.Polytope(w, c)).nearest(a)
-            reference, status = conic_reference.project(a, low, high, [("halfspace", w[k], c[k]) for k in range(3)])
+            _, status = conic_reference.project(a, low, high, [("halfspace", w[k], c[k]) for k in range(3)])
             infeasible = status in conic_reference.INFEASIBLE
             assert bool(mine.empty) == infeasible
             assert bool(mine.found) == (not infeasible)
@@ -169,7 +169,9 @@ def test_strictly_inside_after_the_cast_wherever_there_is_room():
     """Not merely within a tolerance: an observer who recomputes the rule in 64 bits sees no violation at all."""
     rng = np.random.default_rng(5)
     w, a = rng.normal(size=(4000, 6)) * 5, (3 * rng.normal(size=(4000, 6))).astype(np.float32)
-    point = gx.Intersection(gx.Box(-np.ones(6), np.ones(6)), gx.PositiveSum(w, np.full(4000, 10.0))).project(a)
+    point = gx.Intersection(gx.Box(-np.ones(6), np.ones(6)), gx.PositiveSum(w, np.full(4000, 10.0))).project(
+        a
+    )
     assert (np.maximum(w * point.astype(np.float64), 0).sum(-1) <= 10.0).all()
     assert (np.abs(point) <= 1).all()
 

@@ -18,7 +18,9 @@ def vectors(n, elements=numbers):
 
 
 @st.composite
-def convex_sets(draw, kinds=("box", "polytope", "weighted_l1", "positive_sum", "ellipsoid", "intersection", "union")):
+def convex_sets(
+    draw, kinds=("box", "polytope", "weighted_l1", "positive_sum", "ellipsoid", "intersection", "union")
+):
     """(set, actions): a set that contains zero, with a batch of four actions."""
     d = draw(st.integers(1, 6))
     safe = draw(_set(d, kinds))
@@ -32,11 +34,15 @@ def _set(draw, d, kinds):
         return gx.Box(-draw(vectors(d, thresholds)), draw(vectors(d, thresholds)))
     if kind == "polytope":
         m = draw(st.integers(1, 4))
-        return gx.Polytope(draw(hnp.arrays(np.float64, (m, d), elements=numbers)), draw(vectors(m, thresholds)))
+        return gx.Polytope(
+            draw(hnp.arrays(np.float64, (m, d), elements=numbers)), draw(vectors(m, thresholds))
+        )
     if kind == "ellipsoid":
         return gx.Ellipsoid(np.abs(draw(vectors(d))), draw(thresholds))
     if kind in ("weighted_l1", "positive_sum"):
-        return {"weighted_l1": gx.WeightedL1, "positive_sum": gx.PositiveSum}[kind](draw(vectors(d)), draw(thresholds))
+        return {"weighted_l1": gx.WeightedL1, "positive_sum": gx.PositiveSum}[kind](
+            draw(vectors(d)), draw(thresholds)
+        )
     simple = ("box", "polytope", "weighted_l1", "positive_sum", "ellipsoid")
     parts = [draw(_set(d, simple)) for _ in range(draw(st.integers(2, 3)))]
     return gx.Intersection(*parts) if kind == "intersection" else gx.Union(*parts)
@@ -80,7 +86,9 @@ def test_a_batch_is_the_same_as_one_by_one(case):
     alone = np.stack([safe.project(a) for a in actions])
     np.testing.assert_allclose(together, alone, rtol=1e-9, atol=1e-9)
     assert np.array_equal(safe.contains(actions), [safe.contains(a) for a in actions])
-    np.testing.assert_allclose(safe.margin(actions), [safe.margin(a) for a in actions], rtol=1e-12, atol=1e-12)
+    np.testing.assert_allclose(
+        safe.margin(actions), [safe.margin(a) for a in actions], rtol=1e-12, atol=1e-12
+    )
 
 
 @given(convex_sets())
@@ -104,7 +112,10 @@ def test_decoding_gives_back_the_set(case):
     assert np.array_equal(safe.decode(safe.encode()).project(actions), safe.project(actions))
 
 
-@given(convex_sets(kinds=("box", "polytope", "weighted_l1", "positive_sum", "ellipsoid", "intersection")), thresholds)
+@given(
+    convex_sets(kinds=("box", "polytope", "weighted_l1", "positive_sum", "ellipsoid", "intersection")),
+    thresholds,
+)
 def test_shifting_moves_the_margin_by_just_that(case, delta):
     safe, actions = case
     np.testing.assert_allclose(safe.shifted(delta).margin(actions), safe.margin(actions) - delta, atol=1e-9)

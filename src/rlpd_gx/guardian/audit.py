@@ -76,12 +76,16 @@ class Audit:
 
     def begin(self, rules: tuple[str, ...], near_miss: float, fingerprint: str) -> None:
         """Called by the Guardian that writes into this audit."""
+        if self.counts.rules:
+            raise GxError("this audit already belongs to a Guardian; give each its own")
         self.fingerprint, self.near_miss = fingerprint, near_miss
         self.counts.rules = {name: RuleCounts() for name in rules}
         if self.path is not None:
             try:
                 self.path.parent.mkdir(parents=True, exist_ok=True)
                 self._file = self.path.open("a", encoding="utf-8")
+                if _torn(self.path):
+                    self._file.write("\n")
             except OSError as error:
                 raise GxError(f"the audit file {self.path} cannot be written: {error.strerror}") from None
             self._write(
@@ -138,6 +142,7 @@ class Audit:
         for i in np.flatnonzero(batch.intervened).tolist():
             if self._file is not None or batch.reasons[i]:
                 self._note(batch[i])
+        counts.stopped += len(batch.stopped)  # monitor mode: it would have
 
     def record_stop(self, reasons: Mapping[int, str]) -> None:
         """Count proposals to which there was no answer at all."""
@@ -147,11 +152,13 @@ class Audit:
             self._count_reason(reason)
             self._write({"event": "stop", "step": self.counts.proposals, "reason": reason})
 
-    def end_episode(self, *, unsafe_event: bool | None = None) -> None:
+    def end_episode(self, *, unsafe_event: bool | None = None, intervened: bool | None = None) -> None:
         """Close an episode; `unsafe_event` is None where nobody looked for one."""
         counts = self.counts
         counts.episodes += 1
-        counts.episodes_with_interventions += counts.interventions > self._at_episode_start
+        if intervened is None:
+            intervened = counts.interventions > self._at_episode_start
+        counts.episodes_with_interventions += intervened
         counts.episodes_watched += unsafe_event is not None
         counts.episodes_with_unsafe_event += bool(unsafe_event)
         self._at_episode_start = counts.interventions
@@ -186,7 +193,7 @@ class Audit:
     def _write(self, line: dict[str, Any]) -> None:
         if self._file is not None:
             # One write a line, flushed: a kill in the middle can tear the last line only.
-            self._file.write(json.dumps(line) + "\n")
+            self._file.write(json.dumps(line, default=str) + "\n")
             self._file.flush()
 
     # --- answering ---------------------------------------------------------------------------------------
@@ -261,55 +268,85 @@ class Audit:
 
     @classmethod
     def read(cls, path: str | os.PathLike[str]) -> tuple["Audit", list[dict[str, Any]]]:
-        """An audit and its interventions from a file; a last line torn by a kill is passed over.
+        """An audit and its interventions from a file; lines torn by a kill are passed over.
 
-        Counts are those of the last finished episode, and the interventions after it are counted on top.
+        Runs that were appended to one file are added up. Of an episode that never ended, the interventions are
+        known, and the allowed proposals before the last of them.
         """
-        audit, events = cls(), []
-        lines = Path(path).read_text(encoding="utf-8").splitlines()
-        for number, line in enumerate(lines, start=1):
+        past, audit, events = Counts(), cls(), []
+        for line in Path(path).read_text(encoding="utf-8").splitlines():
             try:
                 event = json.loads(line)
             except json.JSONDecodeError:
-                if number == len(lines):
-                    break
-                raise GxError(f"{path}, line {number}: not an audit line; was the file edited?") from None
-            audit._replay(event)
-            if event["event"] in ("intervention", "stop"):
-                events.append(event)
+                continue
+            if event["event"] == "start":
+                past = _added(past, audit.counts)
+                audit = cls()
+                audit.begin(tuple(event["rules"]), event["near_miss"], event["fingerprint"])
+            else:
+                audit._replay(event)
+                if event["event"] in ("intervention", "stop"):
+                    events.append(event)
+        audit.counts = _added(past, audit.counts)
         return audit, events
 
     def _replay(self, event: dict[str, Any]) -> None:
-        if event["event"] == "start":
-            if not self.counts.rules:
-                self.counts.rules = {name: RuleCounts() for name in event["rules"]}
-            self.fingerprint, self.near_miss = event["fingerprint"], event["near_miss"]
-        elif event["event"] == "episode":
+        """Count what a line of a file says."""
+        if event["event"] == "episode":
             values = event["counts"] | {
                 "rules": {n: RuleCounts(**r) for n, r in event["counts"]["rules"].items()}
             }
             self.counts = Counts(**values)
-        elif event["event"] == "intervention":
-            allowed = event["step"] - self.counts.proposals - 1
-            self.counts.proposals += allowed
-            self.counts.allowed += allowed
-            numbers = {n: float("nan") if m is None else m for n, m in event["margins"].items()}
-            distance = float("nan") if event["distance"] is None else event["distance"]
-            reason, exact = event.get("reason", ""), event["exact"]
-            self.record(
-                Verdict(None, None, Status(event["status"]), distance, numbers, exact=exact, reason=reason)
-            )
-        else:
-            self.counts.proposals += 1
-            self.counts.stopped += 1
-            self._count_reason(event["reason"])
+            return
+        allowed = event["step"] - self.counts.proposals - 1
+        self.counts.proposals += allowed
+        self.counts.allowed += allowed
+        if event["event"] == "stop":
+            self.record_stop({0: event["reason"]})
+            return
+        numbers = {n: float("nan") if m is None else m for n, m in event["margins"].items()}
+        distance = float("nan") if event["distance"] is None else event["distance"]
+        reason, exact = event.get("reason", ""), event["exact"]
+        self.record(
+            Verdict(None, None, Status(event["status"]), distance, numbers, exact=exact, reason=reason)
+        )
+
+
+def _added(one: Counts, other: Counts) -> Counts:
+    """The counts of two runs together."""
+    total = Counts()
+    for name, value in vars(one).items():
+        if isinstance(value, dict):
+            continue
+        both = (value, getattr(other, name))
+        setattr(total, name, max(both) if name == "largest_distance" else sum(both))
+    for name in [*one.rules, *(n for n in other.rules if n not in one.rules)]:
+        a, b = one.rules.get(name, RuleCounts()), other.rules.get(name, RuleCounts())
+        total.rules[name] = RuleCounts(
+            a.blocked + b.blocked, a.near_misses + b.near_misses, max(a.deepest, b.deepest), a.depth + b.depth
+        )
+    total.reasons = dict(Counter(one.reasons) + Counter(other.reasons))
+    return total
+
+
+def _torn(path: Path) -> bool:
+    """Whether a file ends in the middle of a line."""
+    with path.open("rb") as file:
+        if file.seek(0, os.SEEK_END) == 0:
+            return False
+        file.seek(-1, os.SEEK_END)
+        return file.read(1) != b"\n"
 
 
 def _plain(value: Any) -> Any:
-    """JSON-able, with NaN as null."""
+    """JSON-able, with null for what is not a finite number."""
     if value is None:
         return None
     listed = np.asarray(value).tolist()
-    if isinstance(listed, float) and not np.isfinite(listed):
-        return None
-    return listed
+
+    def finite(v: Any) -> Any:
+        if isinstance(v, list):
+            return [finite(x) for x in v]
+        return None if isinstance(v, float) and not np.isfinite(v) else v
+
+    return finite(listed)

@@ -37,13 +37,15 @@ class BoxJudge:
 
     def well_formed(self, proposed: Any) -> tuple[np.ndarray, dict[int, str]]:
         """Flat actions [B, d] in the space's dtype; zero where a proposal is no action at all."""
-        count = len(proposed)
-        try:
-            with np.errstate(over="ignore"):
-                values = np.asarray(proposed).reshape(count, self.dimension).astype(self.space.dtype)
-        except (TypeError, ValueError):
-            what = f"proposal of shape {np.shape(proposed)[1:]} is not an action of {self.space}"
+        given = np.asarray(proposed)
+        count = len(given)
+        if given.dtype.kind not in "biuf" or given.shape != (count, *self.space.shape):
+            what = (
+                f"proposal of shape {given.shape[1:]} and type {given.dtype} is not an action of {self.space}"
+            )
             return np.zeros((count, self.dimension), self.space.dtype), dict.fromkeys(range(count), what)
+        with np.errstate(over="ignore"):
+            values = given.reshape(count, self.dimension).astype(self.space.dtype)
         bad = np.flatnonzero(~np.isfinite(values).all(axis=-1))
         failures = {int(i): f"proposal {values[i].tolist()} is not finite" for i in bad}
         values[bad] = 0
@@ -66,7 +68,7 @@ class BoxJudge:
             exact=np.ones(count, dtype=bool),
             safe_set=self._safe_set(sets),
             failures=reader.failures,
-            margin_at=lambda actions: self._margins(reader, sets, self._inside_space(actions)),
+            margin_at=lambda row, action: self._margin_at(reader, sets, row, action),
         )
         wanted = ~(margins >= 0).all(axis=0) | outside
         todo = np.array([i for i in np.flatnonzero(wanted) if i not in reader.failures], dtype=int)
@@ -204,11 +206,15 @@ class BoxJudge:
         branches = [Intersection(self.hard, *(sets[a] for a in atoms)) for atoms in self.alternatives]
         return branches[0] if len(branches) == 1 else Union(*branches)
 
-    def _inside_space(self, actions: Any) -> np.ndarray:
-        values, failures = self.well_formed(actions)
-        if failures or (self.hard.margin(values) < 0).any():
-            raise GxError(f"the fallback {np.asarray(actions)[0].tolist()} is not an action of {self.space}")
-        return values
+    def _margin_at(self, reader: Reader, sets: dict[Atom, ConvexSet], row: int, action: Any) -> np.ndarray:
+        """Margins at one action in the state of one row [R]; NaN for rules that fail, -inf outside the space."""
+        values, failures = self.well_formed(np.asarray(action)[None])
+        if failures or self.hard.margin(values)[0] < 0:
+            return np.full(len(self.rules), -np.inf)
+        rows = np.array([row])
+        silent = {a: {0} for a, failed in reader.silent.items() if row in failed}
+        alone = Reader(reader.states[rows], warned=self.warned, silent=silent)
+        return self._margins(alone, {a: s[rows] for a, s in sets.items()}, values)[:, 0]
 
     def _distance(self, x: np.ndarray, a: np.ndarray) -> np.ndarray:
         difference = x.astype(np.float64) - a.astype(np.float64)

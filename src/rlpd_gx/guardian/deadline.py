@@ -1,5 +1,6 @@
 """A time limit for code that cannot be interrupted: it runs in a thread of its own, which may be left behind."""
 
+import os
 import queue
 import threading
 from collections.abc import Callable
@@ -18,9 +19,12 @@ class Deadline:
         self._calls: queue.SimpleQueue[tuple[Callable[[], Any], queue.SimpleQueue]] = queue.SimpleQueue()
         self._busy = threading.Event()
         self._thread: threading.Thread | None = None
+        self._process = os.getpid()
 
     def run(self, call: Callable[[], Any]) -> Any:
         """The result of the call, its exception, or `Missed`."""
+        if self._process != os.getpid():  # threads do not survive a fork
+            self.__init__(self.seconds)  # type: ignore[misc]
         if self._busy.is_set():
             raise Missed(f"the rules are still busy with an earlier state (deadline {self.seconds:g} s)")
         if self._thread is None:

@@ -11,6 +11,7 @@ from rlpd_gx.guardian.judgement import ALLOWED, INEVITABLE, PROJECTED, Judgement
 from rlpd_gx.guardian.reading import Reader, States, tree_margin
 from rlpd_gx.rules import Atom, Rule
 from rlpd_gx.safe_sets import Mask, ProductMask, choose_nearest, distances
+from rlpd_gx.safe_sets.mask import checked_embedding
 
 JOINT_LIMIT = 4096  # MultiDiscrete spaces with more joint actions are judged component by component
 
@@ -33,17 +34,16 @@ class FiniteJudge:
             joint = np.stack(np.unravel_index(np.arange(np.prod(self.nvec)), tuple(self.nvec)), axis=-1)
             self.catalogue = joint.reshape(-1, *space.shape).astype(space.dtype) + space.start
         self.n = len(self.catalogue)
-        self.embedding = None if embedding is None else np.asarray(embedding, dtype=np.float64)
-        if self.embedding is not None and (self.embedding.ndim != 2 or len(self.embedding) != self.n):
-            raise GxError(
-                f"the embedding has shape {self.embedding.shape}; give one row for each of {self.n} actions"
-            )
+        self.embedding = None if embedding is None else checked_embedding(embedding, self.n)
         if self.embedding is None and len(self.nvec) > 1:
             # Changing one component is nearer than changing two; within one, every other value is equally near.
             self.embedding = np.concatenate(
                 [np.eye(n)[joint[:, i]] for i, n in enumerate(self.nvec)], axis=-1
             )
             self.embedding /= np.sqrt(2)
+        self._form: dict[str, Any] = {"start": space.start if len(self.nvec) == 1 else space.start.ravel()}
+        if isinstance(space, gym.spaces.MultiDiscrete):
+            self._form["nvec"] = self.nvec
         _refuse_continuous(rules, space)
 
     def well_formed(self, proposed: Any) -> tuple[np.ndarray, dict[int, str]]:
@@ -60,31 +60,29 @@ class FiniteJudge:
         allowed = total >= 0
         rows = np.arange(states.count)
         distance = distances(proposed, self.n, self.embedding)
-        choice = choose_nearest(allowed, distance, total, preference)
-        status = np.where(choice == proposed, ALLOWED, PROJECTED)
-        if (none := ~allowed.any(axis=-1)).any():
-            choice[none] = self._least_bad(
-                margins[:, none], distance[none], preference if preference is None else preference[none]
-            )
-            status[none] = INEVITABLE
+        stays = allowed[rows, proposed]
+        choice = np.where(stays, proposed, choose_nearest(allowed, distance, total, preference))
+        none = ~allowed.any(axis=-1)
+        if none.any():
+            prefer = None if preference is None else preference[none]
+            choice[none] = self._least_bad(margins[:, none], distance[none], prefer)
         failures = dict(reader.failures)
+        for i in np.flatnonzero(~none & ~allowed[rows, choice]).tolist():
+            failures.setdefault(i, "the chosen action did not pass the check by the rules")
         at_proposed = margins[:, rows, proposed]
-        binding = np.concatenate([at_proposed < 0, np.zeros((1, states.count), dtype=bool)])
 
-        def margin_at(actions: Any) -> np.ndarray:
-            ids, wrong = self.well_formed(actions)
-            found = margins[:, rows, ids]
-            found[:, list(wrong)] = -np.inf
-            return found
+        def margin_at(row: int, action: Any) -> np.ndarray:
+            (id_,), wrong = self.well_formed(np.asarray(action)[None])
+            return np.full(len(self.rules), -np.inf) if wrong else margins[:, row, id_]
 
         return Judgement(
             action=self.catalogue[choice],
-            status=status,
+            status=np.where(stays, ALLOWED, np.where(none, INEVITABLE, PROJECTED)),
             distance=distance[rows, choice],
             margins=at_proposed,
-            binding=binding,
+            binding=np.concatenate([at_proposed < 0, np.zeros((1, states.count), dtype=bool)]),
             exact=np.ones(states.count, dtype=bool),
-            safe_set=Mask(allowed, known.all(axis=0), self.embedding),
+            safe_set=Mask(allowed, known.all(axis=0), self.embedding, **self._form),
             failures=failures,
             margin_at=margin_at,
         )
@@ -110,9 +108,14 @@ class FiniteJudge:
         ]
         return np.stack(columns, axis=-1)
 
-    def _joint(self, masks: np.ndarray) -> np.ndarray:
+    def _joint(self, masks: np.ndarray, by_component: bool) -> np.ndarray:
         """Masks [B, sum(nvec)] (one part per component) or [B, *nvec] (joint) as [B, n]."""
         count, width = len(masks), int(self.nvec.sum())
+        if masks.shape == (count, width) and not by_component and len(self.nvec) > 1 and width == self.n:
+            raise GxError(
+                f"returned {width} values, which could be one mask per component or all {self.n} joint actions; "
+                f"return a tuple of masks, or a joint mask of shape {tuple(self.nvec.tolist())}"
+            )
         if masks.shape == (count, width):
             parts = np.split(masks, np.cumsum(self.nvec)[:-1], axis=-1)
             joint = parts[0]
@@ -158,11 +161,13 @@ class ComponentJudge:
         def margin_at(digits: np.ndarray) -> np.ndarray:
             return tables[:, rows, offsets + digits].min(axis=-1)
 
-        def margin_at_actions(actions: Any) -> np.ndarray:
-            digits, wrong = self.well_formed(actions)
-            found = margin_at(digits)
-            found[:, list(wrong)] = -np.inf
-            return found
+        def margin_at_action(row: int, action: Any) -> np.ndarray:
+            digits, wrong = self.well_formed(np.asarray(action)[None])
+            return (
+                np.full(len(self.rules), -np.inf)
+                if wrong
+                else tables[:, row, offsets + digits[0]].min(axis=-1)
+            )
 
         point, found, _ = safe_set.nearest(proposed)
         # A component in which nothing is allowed keeps its value: no other one is better.
@@ -178,10 +183,10 @@ class ComponentJudge:
             exact=np.ones(states.count, dtype=bool),
             safe_set=safe_set,
             failures=dict(reader.failures),
-            margin_at=margin_at_actions,
+            margin_at=margin_at_action,
         )
 
-    def _checked(self, masks: np.ndarray) -> np.ndarray:
+    def _checked(self, masks: np.ndarray, by_component: bool) -> np.ndarray:
         if masks.shape[1:] != (self.nvec.sum(),):
             raise GxError(
                 f"returned a mask of shape {masks.shape[1:]}, expected ({self.nvec.sum()},) for each state"
@@ -195,14 +200,15 @@ def _digits(
     """Proposals as component values counted from zero [B, components], zero where they are no action at all."""
     values = np.asarray(proposed)
     count = len(values)
-    usable = np.issubdtype(values.dtype, np.integer) and values.size == count * len(nvec)
+    shape = () if isinstance(space, gym.spaces.Discrete) else space.shape
+    usable = np.issubdtype(values.dtype, np.integer) and values.shape in ((count, *shape), (count, *shape, 1))
     if usable:
         digits = values.reshape(count, -1).astype(np.int64) - np.asarray(space.start).ravel()
         inside = np.all((digits >= 0) & (digits < nvec), axis=-1)
     else:
         digits, inside = np.zeros((count, len(nvec)), dtype=np.int64), np.zeros(count, dtype=bool)
     bad = np.flatnonzero(~inside)
-    failures = {int(i): f"proposal {values[i].tolist()} is not an action of {space}" for i in bad}
+    failures = {int(i): f"proposal {str(values[i])[:80]} is not an action of {space}" for i in bad}
     return np.where(inside[:, None], digits, 0), failures
 
 

@@ -1,5 +1,6 @@
 """The Guardian: rules in, verdicts out."""
 
+import operator
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal
 
@@ -56,7 +57,9 @@ class Guardian:
             raise GxError("a Guardian needs at least one rule")
         if mode not in ("enforce", "monitor"):
             raise GxError(f"mode is 'enforce' or 'monitor', not {mode!r}")
-        self.mode, self.fallback = mode, fallback
+        if deadline is not None and not deadline > 0:
+            raise GxError(f"deadline is a time in seconds, not {deadline!r}")
+        self._mode, self.fallback = mode, fallback
         self.names = _distinct([r.name for r in self.rules])
         self.needs = frozenset(n for r in self.rules for a in r.atoms() for n in a.needs)
         self._judge = _judge_for(action_space, self.rules, embedding, metric)
@@ -67,6 +70,11 @@ class Guardian:
         )
         self._audit.begin(self.names, near_miss, self.fingerprint)
         self._memory = self._make_memory()
+
+    @property
+    def mode(self) -> str:
+        """Either "enforce" or "monitor"; settled at construction."""
+        return self._mode
 
     @property
     def audit(self) -> Audit:
@@ -121,80 +129,103 @@ class Guardian:
     def safe_sets(self, states: Any, *, context: Context | Mapping[str, Any] | None = None) -> SafeSet | None:
         """The safe sets of a batch of states, or None where the rules have no finite description."""
         many = States.many(states, _as_context(context))
-        anything = np.stack([self.action_space.sample() * 0] * many.count)
-        judgement = self._judge.judge(many, self._judge.well_formed(anything)[0], None)
+        judgement = self._judge.judge(many, self._judge.well_formed(self.blank_actions(many.count))[0], None)
         if judgement.failures:
             row, reason = next(iter(judgement.failures.items()))
             raise GxError(f"state {row}: {reason}")
         return judgement.safe_set
 
-    def end_episode(self, *, unsafe_event: bool | None = None) -> None:
+    def end_episode(self, *, unsafe_event: bool | None = None, intervened: bool | None = None) -> None:
         """Tell the audit that an episode is over, and whether what the rules exist to prevent has happened.
 
-        None means that nobody looked.
+        None means that nobody looked. `intervened` is needed only where several episodes run side by side.
         """
-        self.audit.end_episode(unsafe_event=unsafe_event)
+        self.audit.end_episode(unsafe_event=unsafe_event, intervened=intervened)
 
     # --- inside ------------------------------------------------------------------------------------------
 
     def _certify(self, states: States, proposed: Any, preference: np.ndarray | None) -> VerdictBatch:
-        count = states.count
         actions, wrong = self._judge.well_formed(proposed)
-        try:
-            if self._deadline is None:
+
+        def answer() -> tuple[Judgement, dict[int, str]]:
+            try:
                 judgement = self._judge.judge(states, actions, preference)
-            else:
-                judgement = self._deadline.run(lambda: self._judge.judge(states, actions, preference))
+            except Exception as error:  # a fault of ours is no reason to let an action through
+                judgement = self._unknown(states.count, f"internal error, {type(error).__name__}: {error}")
+            judgement.failures.update(wrong)
+            judgement.margins[:, list(wrong)] = np.nan
+            judgement.binding[:, list(wrong)] = False
+            return judgement, self._fall_back(states, judgement)
+
+        try:
+            judgement, stopped = answer() if self._deadline is None else self._deadline.run(answer)
         except Missed as late:
-            judgement = self._unknown(count, str(late))
-        judgement.failures.update(wrong)
-        reasons, stopped = [""] * count, {}
+            judgement = self._unknown(states.count, str(late))
+            stopped = self._fall_back(states, judgement)
+        for row in set(judgement.failures) - set(wrong) - set(stopped):
+            judgement.distance[row] = self._distance(proposed[row], judgement.action[row])
+        if stopped and self.mode == "enforce":
+            self.audit.record_stop(stopped)
+            where = f"state {min(stopped)}: " if states.count > 1 else ""
+            raise StopEpisode(f"{where}{stopped[min(stopped)]}; no fallback is declared or allowed")
+        reasons = [judgement.failures.get(i, "") for i in range(states.count)]
+        return VerdictBatch(proposed, judgement, self.names, reasons, frozenset(stopped), self.mode)
+
+    def _fall_back(self, states: States, judgement: Judgement) -> dict[int, str]:
+        """Give failed rows a declared action; returns the rows for which there is none, with the reason."""
+        stopped = {}
         for row, reason in sorted(judgement.failures.items()):
-            reasons[row] = reason
-            judgement.status[row] = FALLBACK
-            judgement.exact[row] = False
-            action = self._fall_back(states, row, judgement)
+            judgement.status[row], judgement.exact[row], judgement.distance[row] = FALLBACK, False, np.nan
+            state, context = states.one(row, ("previous_action",))
+            action = self._declared(judgement, row, state)
+            if action is None:
+                action = self._previous(judgement, row, context["previous_action"])
             if action is None:
                 stopped[row] = reason
             else:
                 judgement.action[row] = action
-                judgement.distance[row] = np.nan if row in wrong else self._distance(proposed[row], action)
-        if stopped and self.mode == "enforce":
-            self.audit.record_stop(stopped)
-            where = f"state {min(stopped)}: " if count > 1 else ""
-            raise StopEpisode(f"{where}{stopped[min(stopped)]}; no fallback is declared or allowed")
-        return VerdictBatch(proposed, judgement, self.names, reasons, frozenset(stopped), self.mode)
+        return stopped
 
-    def _fall_back(self, states: States, row: int, judgement: Judgement) -> Any | None:
-        """A declared action that no rule forbids, else the previous action if every rule allows it."""
-        if self.fallback is not None:
-            action = self.fallback(states.one(row, ())[0]) if callable(self.fallback) else self.fallback
-            margins = self._margins_at(judgement, row, action)
-            if self.action_space.contains(_typed(action, self.action_space)) and not (margins < 0).any():
-                return action
-        previous = states.one(row, ("previous_action",))[1]["previous_action"]
-        if previous is not None and judgement.margin_at is not None:
-            margins = self._margins_at(judgement, row, previous)
-            if self.action_space.contains(_typed(previous, self.action_space)) and (margins >= 0).all():
-                return previous
-        return None
-
-    def _margins_at(self, judgement: Judgement, row: int, action: Any) -> np.ndarray:
-        """Margins of the rules at an action [R]; NaN for those that cannot be asked."""
-        if judgement.margin_at is None:
-            return np.full(len(self.rules), np.nan)
-        repeated = np.stack([np.asarray(action)] * len(judgement.status))
+    def _declared(self, judgement: Judgement, row: int, state: Any) -> Any | None:
+        """The declared fallback, unless a rule that can be asked forbids it."""
+        if self.fallback is None:
+            return None
         try:
-            return judgement.margin_at(repeated)[:, row]
-        except GxError:
-            return np.full(len(self.rules), -np.inf)
+            action = self._typed(self.fallback(state) if callable(self.fallback) else self.fallback)
+            margins = np.full(1, np.nan) if judgement.margin_at is None else judgement.margin_at(row, action)
+        except Exception as error:
+            judgement.failures[row] += f"; the fallback raised {type(error).__name__}: {error}"
+            return None
+        return action if self.action_space.contains(action) and not (margins < 0).any() else None
+
+    def _previous(self, judgement: Judgement, row: int, action: Any) -> Any | None:
+        """The previous action, if every rule allows it."""
+        if action is None or judgement.margin_at is None:
+            return None
+        try:
+            action = self._typed(action)
+            allowed = self.action_space.contains(action) and (judgement.margin_at(row, action) >= 0).all()
+        except Exception:  # not an action at all: then there is none to go back to
+            return None
+        return action if allowed else None
+
+    def _typed(self, action: Any) -> Any:
+        discrete = isinstance(self.action_space, gym.spaces.Discrete)
+        return (
+            np.int64(operator.index(action)) if discrete else np.array(action, dtype=self.action_space.dtype)
+        )
+
+    def blank_actions(self, count: int) -> np.ndarray:
+        """Some array of the actions' shape and dtype [count, ...]."""
+        start = np.asarray(getattr(self.action_space, "start", 0))
+        shape = self.action_space.shape or ()
+        return np.broadcast_to(start, (count, *shape)).astype(self.action_space.dtype)
 
     def _unknown(self, count: int, reason: str) -> Judgement:
         """The judgement when no rule has answered."""
         rules = len(self.rules)
-        blank = np.stack([np.zeros_like(self.action_space.sample())] * count)
         return Judgement(
-            action=blank,
+            action=self.blank_actions(count),
             status=np.full(count, FALLBACK),
             distance=np.full(count, np.nan),
             margins=np.full((rules, count), np.nan),
@@ -243,15 +274,12 @@ def _as_context(context: Context | Mapping[str, Any] | None) -> Context:
     return context if isinstance(context, Context) else Context(**context)
 
 
-def _typed(action: Any, space: gym.Space) -> Any:
-    return int(action) if isinstance(space, gym.spaces.Discrete) else np.asarray(action, dtype=space.dtype)
-
-
 def _distinct(names: Sequence[str]) -> tuple[str, ...]:
     """Names with a number behind those that stand more than once."""
-    seen: dict[str, int] = {}
-    distinct = []
+    distinct: list[str] = []
     for name in names:
-        seen[name] = seen.get(name, 0) + 1
-        distinct.append(name if seen[name] == 1 else f"{name} #{seen[name]}")
+        number = 1
+        while (candidate := name if number == 1 else f"{name} #{number}") in distinct:
+            number += 1
+        distinct.append(candidate)
     return tuple(distinct)

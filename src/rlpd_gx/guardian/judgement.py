@@ -28,7 +28,7 @@ class Judgement:
     exact: np.ndarray  # [B]
     safe_set: SafeSet | None
     failures: dict[int, str] = field(default_factory=dict)
-    margin_at: Callable[[Any], np.ndarray] | None = None  # actions [B, ...] -> [R, B], for checking fallbacks
+    margin_at: Callable[[int, Any], np.ndarray] | None = None  # (row, action) -> [R], for checking fallbacks
 
 
 class Judge(Protocol):

@@ -6,7 +6,7 @@ import numpy as np
 
 from rlpd_gx.guardian.audit import Audit
 from rlpd_gx.guardian.finite import FiniteJudge
-from rlpd_gx.guardian.reading import States, as_batch
+from rlpd_gx.guardian.reading import States, as_batch, read_only
 from rlpd_gx.guardian.verdicts import VerdictBatch
 from rlpd_gx.rules import mask_rule
 from rlpd_gx.types import Context, Verdict
@@ -45,18 +45,18 @@ class Memory:
                     return None
                 key = (mask.tobytes(), proposed)
             else:
-                masks = [fn(state) for fn in self.rules]
-                if any(
-                    m.__class__ is not np.ndarray or m.dtype is not BOOL or m.shape != self.shape
-                    for m in masks
-                ):
-                    return None
-                key = (b"".join([m.tobytes() for m in masks]), proposed)
+                code, seen = b"", read_only(state)
+                for fn in self.rules:
+                    mask = fn(seen)
+                    if mask.__class__ is not np.ndarray or mask.dtype is not BOOL or mask.shape != self.shape:
+                        return None
+                    code += mask.tobytes()  # at once: two rules may share a buffer
+                key = (code, proposed)
         except Exception:  # the long way says what is wrong
             return None
         entry = self.known.get(key)
         if entry is None:
-            entry = self._make(key, [mask] if self.only is not None else masks, proposed)
+            entry = self._make(key)
             if entry is None:
                 return None
         entry[TALLY] += 1
@@ -64,7 +64,9 @@ class Memory:
             self.hand_over()
         return entry[VERDICT]
 
-    def _make(self, key: tuple[bytes, Any], masks: list[np.ndarray], proposed: Any) -> list[Any] | None:
+    def _make(self, key: tuple[bytes, Any]) -> list[Any] | None:
+        code, proposed = key
+        masks = np.frombuffer(code, dtype=bool).reshape(len(self.rules), *self.shape)
         actions, wrong = self.judge.well_formed(as_batch(proposed))
         if wrong:
             return None

@@ -18,8 +18,8 @@ from rlpd_gx.types import Context
 class States:
     """A batch of states and contexts, as rules want to see them: one by one, or all at once.
 
-    A batch is an array [B, ...], a dict of such arrays, or a list of B objects. A context's fields are batched
-    the same way.
+    A batch is an array [B, ...], a dict or tuple of such arrays, or a list of B objects. A context's fields are
+    batched the same way.
     """
 
     count: int
@@ -38,13 +38,15 @@ class States:
     def one(self, i: int, needs: tuple[str, ...]) -> tuple[Any, dict[str, Any]]:
         """State i and the context fields it needs."""
         if self.single:
-            return self.batch, {n: getattr(self.context, n) for n in needs}
-        return pick(self.batch, i), {n: pick(getattr(self.context, n), i) for n in needs}
+            return read_only(self.batch), {n: read_only(getattr(self.context, n)) for n in needs}
+        one = {n: read_only(pick(getattr(self.context, n), i)) for n in needs}
+        return read_only(pick(self.batch, i)), one
 
     def all(self, needs: tuple[str, ...]) -> tuple[Any, dict[str, Any]]:
         """The whole batch and its context fields."""
         wrap = _wrap if self.single else (lambda v: v)
-        return wrap(self.batch), {n: wrap(getattr(self.context, n)) for n in needs}
+        whole = {n: read_only(wrap(getattr(self.context, n))) for n in needs}
+        return read_only(wrap(self.batch)), whole
 
     def __getitem__(self, rows: np.ndarray) -> "States":
         if self.single:
@@ -62,8 +64,21 @@ def as_batch(proposed: Any) -> np.ndarray:
         return np.array([str(proposed)])
 
 
+def read_only(value: Any) -> Any:
+    """The same arrays, write-protected: what one rule does to them must not change what the next one sees."""
+    if isinstance(value, np.ndarray):
+        view = value.view()
+        view.flags.writeable = False
+        return view
+    if isinstance(value, Mapping):
+        return {k: read_only(v) for k, v in value.items()}
+    return tuple(read_only(v) for v in value) if type(value) is tuple else value
+
+
 def _length(states: Any) -> int:
-    return _length(next(iter(states.values()))) if isinstance(states, Mapping) else len(states)
+    if isinstance(states, Mapping):
+        return _length(next(iter(states.values())))
+    return _length(states[0]) if isinstance(states, tuple) else len(states)
 
 
 def pick(batch: Any, index: Any) -> Any:
@@ -72,7 +87,9 @@ def pick(batch: Any, index: Any) -> Any:
         return batch
     if isinstance(batch, Mapping):
         return {k: pick(v, index) for k, v in batch.items()}
-    if isinstance(batch, (list, tuple)) and isinstance(index, np.ndarray):
+    if isinstance(batch, tuple):  # a composite, like a dict; a list is a batch of objects
+        return tuple(pick(v, index) for v in batch)
+    if isinstance(batch, list) and isinstance(index, np.ndarray):
         return [batch[i] for i in index]
     return batch[index]
 
@@ -81,6 +98,8 @@ def _wrap(state: Any) -> Any:
     """One state as a batch of one."""
     if isinstance(state, Mapping):
         return {k: _wrap(v) for k, v in state.items()}
+    if isinstance(state, tuple):
+        return tuple(_wrap(v) for v in state)
     if isinstance(state, (np.ndarray, np.generic, int, float, bool)):
         return np.asarray(state)[None]
     return state[None] if hasattr(state, "detach") else [state]
@@ -110,6 +129,7 @@ class Reader:
         cost the others.
         """
         count = self.states.count
+        actions = tuple(read_only(np.array(a)) for a in actions)
         if atom.batched:
             try:
                 state, context = self.states.all(atom.needs)
@@ -136,6 +156,8 @@ class Reader:
             if atom.batched:
                 state, context = self.states[np.array([i])].all(atom.needs)
                 columns = check(atom.fn(state, *(a[i : i + 1] for a in actions), **context))
+                if any(len(c) != 1 for c in columns):
+                    raise GxError(f"returned {len(columns[0])} rows for one state")
             else:
                 state, context = self.states.one(i, atom.needs)
                 columns = check(_add_axis(atom.fn(state, *(a[i] for a in actions), **context)))
@@ -163,16 +185,33 @@ class Reader:
 
         return self.call(atom, one_each, (np.array(np.nan),), actions)[0] - atom.shift
 
-    def mask(self, atom: Atom, shape: Callable[[np.ndarray], np.ndarray], n: int) -> np.ndarray:
-        """Margins +1/-1 of a mask rule [B, n]; NaN where it failed. `shape` brings masks [B, ...] to [B, n]."""
-        return self.call(atom, lambda answer: (shape(_booleans(_joined(answer))),), (np.full(n, np.nan),))[0]
+    def mask(self, atom: Atom, shape: Callable[[np.ndarray, bool], np.ndarray], n: int) -> np.ndarray:
+        """Margins +1/-1 of a mask rule [B, n]; NaN where it failed.
+
+        `shape(masks, by_component)` brings masks [B, ...] to [B, n].
+        """
+
+        def check(answer: Any) -> Columns:
+            by_component = isinstance(answer, tuple)
+            return (shape(_booleans(_joined(answer) if by_component else answer), by_component),)
+
+        return self.call(atom, check, (np.full(n, np.nan),))[0]
 
 
 def tree_margin(rule: Rule, of_atom: Callable[[Atom], np.ndarray]) -> np.ndarray:
-    """The margin of a rule made of atoms: the least for `&`, the largest for `|`; NaN if any is unknown."""
+    """The margin of a rule made of atoms: the least for `&`, the largest for `|`.
+
+    NaN is "unknown": an `&` with a broken part is broken whatever the unknown one says, an `|` with a part that
+    holds, holds.
+    """
     if isinstance(rule, Combined):
-        parts = [tree_margin(p, of_atom) for p in rule.parts]
-        return np.minimum.reduce(parts) if rule.how == "all" else np.maximum.reduce(parts)
+        parts = np.stack([tree_margin(p, of_atom) for p in rule.parts])
+        unknown = np.isnan(parts).any(axis=0)
+        if rule.how == "all":
+            least = np.where(np.isnan(parts), np.inf, parts).min(axis=0)
+            return np.where(unknown & ~(least < 0), np.nan, least)
+        largest = np.where(np.isnan(parts), -np.inf, parts).max(axis=0)
+        return np.where(unknown & ~(largest >= 0), np.nan, largest)
     assert isinstance(rule, Atom)
     return of_atom(rule)
 
@@ -184,21 +223,27 @@ def _words(error: Exception) -> str:
 def _add_axis(answer: Any) -> Any:
     """One state's answer as a batch of one; a tuple of parameters stays a tuple."""
     if isinstance(answer, tuple):
-        return tuple(np.asarray(to_numpy(a))[None] for a in answer)
+        return tuple(_plain_array(a)[None] for a in answer)
+    return _plain_array(answer)[None]
+
+
+def _plain_array(answer: Any) -> np.ndarray:
+    """A copy: a rule may use its buffer again for the next state."""
     if answer is None:
         raise GxError("returned None; check that every path of it returns an answer")
-    return np.asarray(to_numpy(answer))[None]
+    array = np.array(to_numpy(answer))
+    if array.dtype.kind not in "biuf" or isinstance(answer, np.ma.MaskedArray):
+        raise GxError(f"returned {array.dtype} where plain numbers or booleans are expected")
+    return array
 
 
 def _joined(answer: Any) -> np.ndarray:
     """A mask given as one array per component becomes one array."""
-    if isinstance(answer, tuple):
-        return np.concatenate([np.asarray(a) for a in answer], axis=-1)
-    return np.asarray(to_numpy(answer))
+    return np.concatenate([_plain_array(a) for a in answer], axis=-1)
 
 
 def _booleans(answer: Any) -> np.ndarray:
-    answer = np.asarray(to_numpy(answer))
+    answer = _plain_array(answer)
     if answer.dtype != bool and not (
         np.issubdtype(answer.dtype, np.integer) and np.isin(answer, (0, 1)).all()
     ):
@@ -208,7 +253,7 @@ def _booleans(answer: Any) -> np.ndarray:
 
 
 def _numbers(answer: Any) -> np.ndarray:
-    answer = np.asarray(to_numpy(answer), dtype=np.float64)
+    answer = _plain_array(answer).astype(np.float64)
     if np.isnan(answer).any():
         raise GxError("returned NaN; a margin must be a number")
     return answer
@@ -218,7 +263,7 @@ def _parameters(form: str, answer: Any, d: int) -> Columns:
     """Checked parameters of a structured rule, a column each."""
     if not (isinstance(answer, (tuple, list)) and len(answer) == 2):
         raise GxError(f"must return a pair, such as (low, high) or (w, c), not {type(answer).__name__}")
-    first, second = (np.asarray(to_numpy(v), dtype=np.float64) for v in answer)
+    first, second = (_plain_array(v).astype(np.float64) for v in answer)
     if np.isnan(first).any() or np.isnan(second).any():
         raise GxError("returned NaN; every bound, weight and threshold must be a number")
     names = {"bounds": ("low", "high"), "halfspace": ("A", "b")}.get(form, ("w", "c"))
@@ -226,6 +271,8 @@ def _parameters(form: str, answer: Any, d: int) -> Columns:
         raise GxError(f"returned an infinite {names[0]}; leave a component out with a zero")
     m = first.shape[-2] if form == "halfspace" and first.ndim > 1 else 0
     sizes = {"low": (d,), "high": (d,), "A": (m, d), "b": (m,), "w": (d,), "c": ()}
+    if form == "halfspace" and first.shape[1:] == (0,):  # an empty list of half-spaces
+        first = first.reshape(len(first), 0, d)
     for name, value in zip(names, (first, second), strict=True):
         if value.shape[1:] != sizes[name]:
             raise GxError(

@@ -34,7 +34,7 @@ def find_allowed(
         if anchor is None:
             target, good = _sampled(point, rows, convex, ask)
         else:
-            target = convex[rows].project(anchor[rows].astype(start.dtype))
+            target = _members(convex, rows).project(anchor[rows].astype(start.dtype))
             good = ~np.isnan(target).any(axis=-1)
             good[good] = ask(rows[good], target[good])
         if good.any():
@@ -76,16 +76,23 @@ def _sampled(
     point: np.ndarray, rows: np.ndarray, convex: ConvexSet, ask: Ask
 ) -> tuple[np.ndarray, np.ndarray]:
     """The nearest allowed one of a fixed set of points spread over the convex part."""
-    generator = np.random.default_rng(0)  # the same points every time: a verdict must not depend on luck
+    d = point.shape[-1]
+    table = np.random.default_rng(0).random((SAMPLES, d))  # the same points for every state, every time
     low, high, _ = convex.form
-    low, high = (np.broadcast_to(v, (*convex.batch_shape, v.shape[-1]))[rows] for v in (low, high))
+    low, high = (np.broadcast_to(v, (len(point), d))[rows] for v in (low, high))
     low, high = np.where(np.isfinite(low), low, -1.0), np.where(np.isfinite(high), high, 1.0)
     best, closest = point[rows].copy(), np.full(len(rows), np.inf)
-    for _ in range(SAMPLES):
-        sample = convex[rows].project((low + generator.random(low.shape) * (high - low)).astype(point.dtype))
+    here = _members(convex, rows)
+    for share in table:
+        sample = here.project((low + share * (high - low)).astype(point.dtype))
         usable = ~np.isnan(sample).any(axis=-1)
         usable[usable] = ask(rows[usable], sample[usable])
         distance = np.where(usable, np.linalg.norm(sample - point[rows], axis=-1), np.inf)
         nearer = distance < closest
         best[nearer], closest[nearer] = sample[nearer], distance[nearer]
     return best, np.isfinite(closest)
+
+
+def _members(convex: ConvexSet, rows: np.ndarray) -> ConvexSet:
+    """The sets of some rows; a set that is the same for all rows stays as it is."""
+    return convex[rows] if convex.batch_shape else convex

@@ -1,7 +1,9 @@
 """Verdicts on a batch of proposals."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any
 
 import numpy as np
 
@@ -54,19 +56,30 @@ class VerdictBatch:
     def __len__(self) -> int:
         return len(self.judgement.status)
 
+    def __iter__(self) -> Iterator[Verdict]:
+        return (self[i] for i in range(len(self)))
+
     def __getitem__(self, i: int) -> Verdict:
         j = self.judgement
-        suggestion = None if i in self.stopped else j.action[i]
+        suggestion = None if i in self.stopped else _own(j.action[i])
         names = (*self.names, ACTION_SPACE)
         return Verdict(
             proposed=self.proposed[i],
             action=self.proposed[i] if self.mode == "monitor" else suggestion,
             status=STATUSES[j.status[i]],
             distance=float(j.distance[i]),
-            margins={n: float(m) for n, m in zip(self.names, j.margins[:, i], strict=True)},
+            margins=MappingProxyType({n: float(m) for n, m in zip(self.names, j.margins[:, i], strict=True)}),
             binding=tuple(n for n, binds in zip(names, j.binding[:, i], strict=True) if binds),
             safe_set=None if j.safe_set is None else j.safe_set[i],
             exact=bool(j.exact[i]),
             reason=self.reasons[i],
             suggestion=suggestion,
         )
+
+
+def _own(action: Any) -> Any:
+    """A write-protected copy: nobody changes a verdict after it is given."""
+    if isinstance(action, np.ndarray):
+        action = action.copy()
+        action.flags.writeable = False
+    return action

@@ -12,7 +12,6 @@ from rlpd_gx.errors import GxError, StopEpisode
 from rlpd_gx.guardian.audit import Audit
 from rlpd_gx.guardian.guardian import Guardian
 from rlpd_gx.guardian.reading import pick
-from rlpd_gx.guardian.verdicts import VerdictBatch
 from rlpd_gx.rules import Rule
 from rlpd_gx.types import Context, Verdict
 
@@ -53,6 +52,7 @@ class GuardedEnv(gym.Wrapper, gym.utils.RecordConstructorArgs):
             parameters=parameters, **guardian,
         )  # fmt: skip
         gym.Wrapper.__init__(self, env)
+        _refuse_autoreset(env)
         self.guardian = _guardian(env.action_space, rules, guardian)
         self._state_of = state or _observation
         self._unsafe_event = unsafe_event
@@ -76,7 +76,7 @@ class GuardedEnv(gym.Wrapper, gym.utils.RecordConstructorArgs):
             self._end_episode()
         observation, info = self.env.reset(seed=seed, options=options)
         self._previous, self._time, self._unsafe = self._initial_action, 0, False
-        self._last = (observation, info)
+        self._last = (_private(observation), info)
         return observation, info
 
     def step(self, action: Any) -> tuple[Any, SupportsFloat, bool, bool, dict[str, Any]]:
@@ -89,11 +89,13 @@ class GuardedEnv(gym.Wrapper, gym.utils.RecordConstructorArgs):
             observation, info = self._last
             self._end_episode()
             self._last = None
+            info = {k: v for k, v in info.items() if k != "guardian"}
             return observation, 0.0, False, True, {**info, "guardian_stop": str(stop)}
-        observation, reward, terminated, truncated, info = self.env.step(verdict.action)
+        # The environment gets a copy of its own: what it does to it must not become the previous action.
+        observation, reward, terminated, truncated, info = self.env.step(_private(verdict.action))
         info = {**info, "guardian": verdict}
-        self._previous, self._time = verdict.action, self._time + 1
-        self._last = (observation, info)
+        self._previous, self._time = _private(verdict.action), self._time + 1
+        self._last = (_private(observation), info)
         if self._unsafe_event is not None:
             self._unsafe |= bool(self._unsafe_event(observation, reward, terminated, truncated, info))
         if terminated or truncated:
@@ -101,7 +103,7 @@ class GuardedEnv(gym.Wrapper, gym.utils.RecordConstructorArgs):
         return observation, reward, terminated, truncated, info
 
     def certify(self, action: Any) -> Verdict:
-        """The verdict on an action in the current state, without executing anything."""
+        """The verdict on an action in the current state; counted as a proposal, but nothing is executed."""
         assert self._last is not None
         parameters = self._parameters(self._time) if callable(self._parameters) else self._parameters
         context = Context(self._previous, self._time, parameters)
@@ -142,14 +144,20 @@ class GuardedVectorEnv(VectorWrapper):
         self._state_of = state or _observation
         self._unsafe_event = unsafe_event
         first = _initial_action(self.guardian, env.single_action_space, initial_action)
-        self._initial_action = None if first is None else np.stack([first] * env.num_envs)
+        self._initial_action = first
+        self._previous: list[Any] = [first] * env.num_envs
+        self._time = np.zeros(env.num_envs, dtype=np.int64)
+        self._unsafe, self._moved = np.zeros((2, env.num_envs), dtype=bool)
         self._parameters = parameters
         self._last: tuple[Any, dict[str, Any]] | None = None
         self._waits_for_reset = np.zeros(env.num_envs, dtype=bool)
-        mode = env.metadata.get("autoreset_mode", AutoresetMode.NEXT_STEP)
-        self._autoreset = AutoresetMode(mode) if mode is not None else AutoresetMode.NEXT_STEP
-        if self._autoreset is AutoresetMode.DISABLED:
-            raise GxError("a guarded vector environment needs autoreset; make it with NEXT_STEP or SAME_STEP")
+        mode = env.metadata.get("autoreset_mode")
+        if mode is None or AutoresetMode(mode) is AutoresetMode.DISABLED:
+            raise GxError(
+                "the vector environment does not say how it resets; its metadata must have autoreset_mode "
+                "NEXT_STEP or SAME_STEP, or an action could run unchecked"
+            )
+        self._same_step = AutoresetMode(mode) is AutoresetMode.SAME_STEP
 
     @property
     def audit(self) -> Audit:
@@ -157,69 +165,87 @@ class GuardedVectorEnv(VectorWrapper):
         return self.guardian.audit
 
     def reset(self, *, seed: Any = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        """Begin an episode in every member."""
+        """Begin an episode in every member, or in those of `options["reset_mask"]`."""
+        mask = (options or {}).get("reset_mask")
+        fresh = np.ones(self.num_envs, dtype=bool) if mask is None else np.array(mask, dtype=bool)
+        self._end_episodes(fresh & (self._time > 0))
         observations, infos = self.env.reset(seed=seed, options=options)
-        self._previous = None if self._initial_action is None else self._initial_action.copy()
-        self._time = np.zeros(self.num_envs, dtype=np.int64)
-        self._unsafe = np.zeros(self.num_envs, dtype=bool)
-        self._waits_for_reset[:] = False
-        self._last = (observations, infos)
+        self._begin(fresh)
+        self._waits_for_reset[fresh] = False
+        self._last = (_private(observations), infos)
         return observations, infos
 
     def step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
         """Execute the nearest allowed actions."""
         if self._last is None:
             raise gym.error.ResetNeeded("call reset() before step()")
-        executed = np.array(actions)
-        (alive,) = np.nonzero(
-            ~self._waits_for_reset
-        )  # the others only reset in this step: no action is executed
-        verdicts = self._certify(alive, executed) if len(alive) else None
-        if verdicts is not None:
-            executed[alive] = verdicts.action
+        proposed = np.asarray(actions)
+        # Members that only reset in this step execute nothing; what they are handed is a valid action all the same.
+        executed = self.guardian.blank_actions(self.num_envs)
+        alive = np.flatnonzero(~self._waits_for_reset)
+        verdicts = self._certify(alive, proposed) if len(alive) else ()
+        for i, verdict in zip(alive, verdicts, strict=True):
+            executed[i] = verdict.action
+            self._previous[i] = _private(verdict.action)
+            self._moved[i] |= verdict.intervened
         observations, rewards, terminated, truncated, infos = self.env.step(executed)
         given = np.full(self.num_envs, None, dtype=object)
-        for j, i in enumerate(alive.tolist()):
-            given[i] = verdicts[j]  # type: ignore[index]
+        given[alive] = verdicts
         infos = {**infos, "guardian": given, "_guardian": ~self._waits_for_reset}
-        self._after(alive, executed, terminated, truncated, observations, rewards, infos)
-        self._last = (observations, infos)
+        self._time[alive] += 1
+        self._watch(alive, observations, rewards, terminated, truncated, infos)
+        ended = np.asarray(terminated) | np.asarray(truncated)
+        self._end_episodes(ended)
+        self._begin(ended | self._waits_for_reset)
+        if not self._same_step:
+            self._waits_for_reset = ended
+        self._last = (_private(observations), infos)
         return observations, rewards, terminated, truncated, infos
 
-    def _certify(self, alive: np.ndarray, actions: np.ndarray) -> VerdictBatch:
+    def close(self, **kwargs: Any) -> None:
+        """Close the environments; unfinished episodes are counted as they stand."""
+        self._end_episodes(self._time > 0)
+        super().close(**kwargs)
+
+    def _certify(self, alive: np.ndarray, proposed: np.ndarray) -> list[Verdict]:
         assert self._last is not None
         states = self._state_of(self.env, *self._last)
-        parameters = self._parameters(self._time) if callable(self._parameters) else self._parameters
-        if parameters is not None and not callable(self._parameters):
-            parameters = [parameters] * self.num_envs
-        context = Context(self._previous, self._time, parameters)
+        parameters = (
+            self._parameters(self._time) if callable(self._parameters) else [self._parameters] * self.num_envs
+        )
+        previous = None if self._previous[0] is None else np.stack(self._previous)
+        context = Context(previous, self._time, None if parameters[0] is None else parameters)
         if len(alive) < self.num_envs:
-            states = pick(states, alive)
-            context = Context(*(pick(v, alive) for v in vars(context).values()))
-        return self.guardian.certify_batch(states, actions[alive], context=context)
+            states, context = pick(states, alive), Context(*(pick(v, alive) for v in vars(context).values()))
+        return list(self.guardian.certify_batch(states, proposed[alive], context=context))
 
-    def _after(
-        self, alive: np.ndarray, executed: Any, terminated: Any, truncated: Any, *outcome: Any
-    ) -> None:
-        """Book-keeping of contexts and episodes after a step."""
-        ended = np.asarray(terminated) | np.asarray(truncated)
-        if self._unsafe_event is not None:
-            observations, rewards, infos = outcome
-            self._unsafe |= np.asarray(
-                self._unsafe_event(observations, rewards, terminated, truncated, infos), bool
-            )
-        if self._previous is not None:
-            self._previous[alive] = executed[alive]
-        self._time[alive] += 1
-        started = self._waits_for_reset | (ended if self._autoreset is AutoresetMode.SAME_STEP else False)
+    def _watch(self, alive: np.ndarray, observations: Any, *outcome: Any) -> None:
+        """Ask whether an unsafe event has just happened; an episode's last step is seen as it ended."""
+        if self._unsafe_event is None:
+            return
+        *rest, infos = outcome
+        if self._same_step and "final_obs" in infos:
+            over = np.flatnonzero(infos["_final_obs"]).tolist()
+            observations, infos = _private(observations), _private(infos)
+            for i in over:
+                _put(observations, i, infos["final_obs"][i])
+            for key, value in infos.get("final_info", {}).items():
+                if key in infos and not key.startswith("_"):
+                    infos[key][over] = value[over]
+        seen = np.asarray(self._unsafe_event(observations, *rest, infos), dtype=bool)
+        self._unsafe[alive] |= seen[alive]
+
+    def _begin(self, fresh: np.ndarray) -> None:
+        self._time[fresh] = 0
+        self._unsafe[fresh] = self._moved[fresh] = False
+        self._previous = [
+            self._initial_action if f else p for f, p in zip(fresh, self._previous, strict=True)
+        ]
+
+    def _end_episodes(self, ended: np.ndarray) -> None:
         for i in np.flatnonzero(ended).tolist():
             seen = None if self._unsafe_event is None else bool(self._unsafe[i])
-            self.guardian.end_episode(unsafe_event=seen)
-        fresh = started | ended
-        self._time[fresh], self._unsafe[ended] = 0, False
-        if self._previous is not None and self._initial_action is not None:
-            self._previous[fresh] = self._initial_action[fresh]
-        self._waits_for_reset = ended if self._autoreset is AutoresetMode.NEXT_STEP else self._waits_for_reset
+            self.guardian.end_episode(unsafe_event=seen, intervened=bool(self._moved[i]))
 
 
 def _guardian(space: gym.Space, rules: Any, options: dict[str, Any]) -> Guardian:
@@ -230,6 +256,36 @@ def _guardian(space: gym.Space, rules: Any, options: dict[str, Any]) -> Guardian
     if rules.action_space != space:
         raise GxError(f"the Guardian was made for {rules.action_space}, the environment has {space}")
     return rules
+
+
+def _private(value: Any) -> Any:
+    """A copy of arrays, also inside dicts and tuples, that nobody else writes into."""
+    if isinstance(value, np.ndarray):
+        return value.copy()
+    if isinstance(value, dict):
+        return {k: _private(v) for k, v in value.items()}
+    return tuple(_private(v) for v in value) if type(value) is tuple else value
+
+
+def _put(batch: Any, i: int, value: Any) -> None:
+    """batch[i] = value, also for dicts and tuples of arrays."""
+    if isinstance(batch, dict):
+        for key in batch:
+            _put(batch[key], i, value[key])
+    elif isinstance(batch, tuple):
+        for part, item in zip(batch, value, strict=True):
+            _put(part, i, item)
+    else:
+        batch[i] = value
+
+
+def _refuse_autoreset(env: Any) -> None:
+    while isinstance(env, gym.Wrapper):
+        if isinstance(env, gym.wrappers.Autoreset):
+            raise GxError(
+                "put Autoreset around the guarded environment, not inside: rules must see where episodes end"
+            )
+        env = env.env
 
 
 def _observation(env: Any, observation: Any, info: dict[str, Any]) -> Any:

@@ -11,10 +11,13 @@ from rlpd_gx.errors import GxError
 from rlpd_gx.safe_sets.backend import Array, as_float, is_float32, namespace
 from rlpd_gx.safe_sets.base import Nearest, SafeSet, Spec, code_width, decode_parts, encode_parts
 from rlpd_gx.safe_sets.separable import Rows
-from rlpd_gx.safe_sets.solver import RESIDUAL, ROUNDING, nearest_point
+from rlpd_gx.safe_sets.solver import RESIDUAL, nearest_point
 
 TOLERANCE = 1e-9  # `contains`, relative to the numbers compared
 TOLERANCE_FLOAT32 = 1e-6  # the same for 32-bit actions
+
+
+QUIET = np.errstate(over="ignore", invalid="ignore")  # infinities are compared, not reported
 
 
 class Form(NamedTuple):
@@ -55,6 +58,7 @@ class ConvexSet(SafeSet):
 
     # --- what users call ---------------------------------------------------------------------------------
 
+    @QUIET
     def margin(self, a: Array) -> Array:
         low, high, rows = self._form_like(a)
         xp, a = namespace(a), as_float(a)
@@ -63,6 +67,7 @@ class ConvexSet(SafeSet):
             margin = xp.minimum(margin, xp.min(-rows.excess(a), axis=-1))
         return margin
 
+    @QUIET
     def contains(self, a: Array) -> Array:
         tolerance = TOLERANCE_FLOAT32 if is_float32(a) else TOLERANCE
         low, high, rows = self._form_like(a)
@@ -70,9 +75,12 @@ class ConvexSet(SafeSet):
         slack = tolerance * xp.abs(a)
         inside = xp.all((a + slack >= low) & (a - slack <= high), axis=-1)
         if rows.bound.shape[-1]:
-            inside = inside & xp.all(rows.excess(a) <= tolerance * rows.magnitude(a), axis=-1)
+            size = rows.magnitude(a)
+            close = xp.isfinite(size) & (rows.excess(a) <= tolerance * size)
+            inside = inside & xp.all(close | (rows.excess(a) <= 0), axis=-1)
         return inside
 
+    @QUIET
     def nearest(self, a: Array, metric: Array | None = None) -> Nearest:
         """The nearest allowed action to a [..., d], by sum metric_i (x_i - a_i)^2; metric is 1 if absent.
 
@@ -93,6 +101,9 @@ class ConvexSet(SafeSet):
         rows = Rows(pos, neg, quad, flat(rows.bound, k))
         weight = xp.ones_like(low) if metric is None else flat(as_float(metric, like=a), d)
         point, found, empty = _nearest_after_cast(flat(a, d), low, high, rows, weight)
+        # The last word is the definition: a point that does not pass is not an answer.
+        found = found & self.contains(xp.reshape(point, (*batch, d))).reshape(found.shape)
+        point[~found] = xp.nan
         return Nearest(xp.reshape(point, (*batch, d)), xp.reshape(found, batch), xp.reshape(empty, batch))
 
     # --- storage -----------------------------------------------------------------------------------------
@@ -216,7 +227,7 @@ class Polytope(ConvexSet):
 
     def _form(self) -> Form:
         rows = Rows(self.A, -self.A, 0.0 * self.A, self.b)
-        return _unbounded(self.A[..., 0, :], rows)
+        return _unbounded(namespace(self.A).sum(self.A, axis=-2), rows)
 
     def shifted(self, delta: Array) -> Self:
         return type(self)(self.A, self.b - as_float(delta, like=self.b)[..., None])
@@ -366,50 +377,51 @@ def _unbounded(like: Array, rows: Rows) -> Form:
 
 def _nearest_after_cast(a: Array, low: Array, high: Array, rows: Rows, weight: Array) -> Nearest:
     """Nearest points [B, d] that satisfy the rows after the cast to a's dtype, not merely up to rounding."""
-    xp, exact = namespace(a), as_float(a)
-    short = is_float32(a)
-    bounds = _representable(low, high, a) if short else (low, high)
+    xp, short = namespace(a), is_float32(a)
+    inner_low, inner_high = _representable(low, high, a) if short else (low, high)
+    unit = 2.0**-24 if short else 4 * RESIDUAL
 
-    def outside(x: Array, index: Any = ...) -> Array:
-        x = as_float(x)
-        out = ~xp.all((x >= low[index]) & (x <= high[index]), axis=-1)
-        return out | xp.any(rows[index].excess(x) > 0, axis=-1)
+    def solve(start: Array, index: Array, slack: Array) -> Nearest:
+        part = rows[index]
+        aim = Rows(part.pos, part.neg, part.quad, part.bound - slack)
+        return Nearest(*nearest_point(start, inner_low[index], inner_high[index], aim, weight[index]))
 
+    def broken(x: Array, index: Any) -> Array:
+        return rows[index].excess(as_float(x)) > 0
+
+    exact = as_float(a)
     point = xp.asarray(a, copy=True)
-    found, empty = ~outside(a), xp.zeros(a.shape[0], dtype=xp.bool, device=a.device)
-    (todo,) = xp.nonzero(~found)
+    inside = xp.all((exact >= low) & (exact <= high), axis=-1) & ~xp.any(broken(a, ...), axis=-1)
+    found, empty = inside, xp.zeros(a.shape[0], dtype=xp.bool, device=a.device)
+    (todo,) = xp.nonzero(~inside)
     if not len(todo):
         return Nearest(point, found, empty)
-    # Aim inside by a little more than the solver's residual and the cast's rounding; by more if that fails.
-    clipped = xp.minimum(xp.maximum(exact[todo], bounds[0][todo]), bounds[1][todo])
-    slack = (2.0**-24 if short else 4 * RESIDUAL) * rows[todo].magnitude(clipped)
-    slack = slack + 4 * ROUNDING * rows[todo].magnitude(exact[todo])
+
+    # Aim inside by a little more than the solver's residual and the cast's rounding.
+    part, clipped = rows[todo], xp.minimum(xp.maximum(exact[todo], inner_low[todo]), inner_high[todo])
+    grows = xp.all(
+        (part.pos >= 0) & (part.neg >= 0), axis=-1
+    )  # such a row's numbers are at most its threshold
+    slack = unit * xp.where(grows, 2 * xp.abs(part.bound), part.magnitude(clipped))
     slack = xp.where(xp.isfinite(slack), slack, 0.0)
-    for attempt in range(12):
-        part = rows[todo]
-        aim = Rows(part.pos, part.neg, part.quad, part.bound - slack)
-        solution = nearest_point(exact[todo], bounds[0][todo], bounds[1][todo], aim, weight[todo])
-        x = xp.astype(solution.point, a.dtype)
-        if attempt == 0 and not bool(xp.all(solution.found)):
-            # Thin sets vanish when shrunk: what they hold is the answer, up to the stated tolerance.
-            (thin,) = xp.nonzero(~solution.found)
-            again = nearest_point(
-                exact[todo][thin], low[todo][thin], high[todo][thin], part[thin], weight[todo][thin]
-            )
-            x[thin] = xp.astype(again.point, a.dtype)
-            solution.found[thin], solution.empty[thin] = again.found, again.empty
-            finished = xp.zeros_like(solution.found)
-            finished[thin] = True
-        else:
-            finished = ~solution.found
-        better = solution.found | (attempt == 0)
-        point[todo[better]] = x[better]
-        found[todo[better]] = solution.found[better]
-        empty[todo[better]] = solution.empty[better]
-        keep = ~finished & outside(x, todo)
-        todo, slack = todo[keep], 4 * slack[keep]
+    solution = solve(exact[todo], todo, slack)
+    (thin,) = xp.nonzero(~solution.found)
+    if len(thin):  # a thin set vanishes when shrunk: what it holds is the answer, up to the stated tolerance
+        again = solve(exact[todo[thin]], todo[thin], xp.zeros_like(slack[thin]))
+        for whole, part_of_it in zip(solution, again, strict=True):
+            whole[thin] = part_of_it
+    point[todo] = xp.astype(solution.point, a.dtype)
+    found[todo], empty[todo] = solution.found, solution.empty
+
+    # Where rounding still breaks a row, project the point found once more, a little further inside.
+    for attempt in range(8):
+        todo = todo[found[todo] & xp.any(broken(point[todo], todo), axis=-1)]
         if not len(todo):
             break
+        start = as_float(point[todo])
+        slack = xp.where(broken(start, todo), 4.0**attempt * unit * rows[todo].magnitude(start), 0.0)
+        again = solve(start, todo, slack)
+        point[todo] = xp.where(again.found[:, None], xp.astype(again.point, a.dtype), point[todo])
     point[~found] = xp.nan
     return Nearest(point, found, empty)
 

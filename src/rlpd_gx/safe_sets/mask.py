@@ -18,13 +18,14 @@ def choose_nearest(
 ) -> np.ndarray:
     """Index of the nearest allowed entry of each row [B]; all arguments are [B, n].
 
-    Ties go to the larger margin, then to the larger preference, then to the lowest index.
+    Ties go to the larger margin, then to the larger preference, then to the lowest index. NaN is the worst value.
     """
     best = allowed
     for key, sign in ((distance, 1.0), (margin, -1.0), (preference, -1.0)):
         if key is not None:
-            value = np.where(best, sign * key, np.inf)
-            best = best & (value <= value.min(axis=-1, keepdims=True))
+            value = np.where(np.isnan(key), np.inf, sign * key)
+            least = np.where(best, value, np.inf).min(axis=-1, keepdims=True)
+            best = best & (value <= least)
     return np.argmax(best, axis=-1)
 
 
@@ -33,24 +34,32 @@ class Mask(SafeSet):
 
     `tested` [..., n] bool: where it is false nobody knows, and the action counts as not allowed.
     `embedding` [n, k]: places of the actions, between which distances are measured; without it every other
-    action is equally near.
+    action is equally near. Actions are numbers from `start` on; with `nvec`, entries of a MultiDiscrete space
+    [..., len(nvec)], of which the mask lists all joint actions.
     """
 
     kind = "mask"
 
-    def __init__(self, allowed: Array, tested: Array | None = None, embedding: Array | None = None) -> None:
-        self.allowed = to_numpy(allowed).astype(bool)
-        self.tested = np.ones_like(self.allowed) if tested is None else to_numpy(tested).astype(bool)
-        if self.tested.shape != self.allowed.shape:
-            raise GxError(
-                f"tested has shape {self.tested.shape}, allowed {self.allowed.shape}; make them equal"
-            )
-        self.allowed = self.allowed & self.tested
-        self.embedding = None if embedding is None else to_numpy(embedding).astype(np.float64)
-        if self.embedding is not None and (self.embedding.ndim != 2 or len(self.embedding) != self.n):
-            raise GxError(
-                f"the embedding has shape {self.embedding.shape}; give one row per action: [{self.n}, k]"
-            )
+    def __init__(
+        self,
+        allowed: Array,
+        tested: Array | None = None,
+        embedding: Array | None = None,
+        *,
+        start: int | Sequence[int] = 0,
+        nvec: Sequence[int] | None = None,
+    ) -> None:
+        allowed = to_numpy(allowed).astype(bool)
+        self.tested = np.ones_like(allowed) if tested is None else to_numpy(tested).astype(bool)
+        if self.tested.shape != allowed.shape:
+            raise GxError(f"tested has shape {self.tested.shape}, allowed {allowed.shape}; make them equal")
+        self.allowed = allowed & self.tested
+        self.allowed.flags.writeable = self.tested.flags.writeable = False  # verdicts share them
+        self.embedding = None if embedding is None else checked_embedding(embedding, self.n)
+        self.start = np.asarray(start, dtype=np.int64)
+        self.nvec = None if nvec is None else tuple(int(n) for n in nvec)
+        if self.nvec is not None and np.prod(self.nvec) != self.n:
+            raise GxError(f"a mask of {self.n} actions does not list the joint actions of {self.nvec}")
 
     @property
     def n(self) -> int:
@@ -59,32 +68,55 @@ class Mask(SafeSet):
 
     def margin(self, a: Array) -> Array:
         value = np.where(self.tested, np.where(self.allowed, 1.0, -1.0), np.nan)
-        return _like(self._pick(value, a), a)
+        return _like(self._pick(value, a, -1.0), a)
 
     def contains(self, a: Array) -> Array:
-        return _like(np.asarray(self._pick(self.allowed, a)), a)
+        return _like(self._pick(self.allowed, a, False), a)
 
     def nearest(self, a: Array) -> Nearest:
-        ids = to_numpy(a)
+        ids, known = self._ids(a)
         batch = np.broadcast_shapes(ids.shape, self.allowed.shape[:-1])
-        ids = np.broadcast_to(ids, batch)
+        ids, known = np.broadcast_to(ids, batch), np.broadcast_to(known, batch)
         allowed = np.broadcast_to(self.allowed, (*batch, self.n))
         choice = choose_nearest(allowed, distances(ids, self.n, self.embedding))
-        found = allowed.any(axis=-1)
-        point = np.where(found, choice, -1).astype(ids.dtype)
-        return Nearest(_like(point, a), _like(np.asarray(found), a), _like(np.asarray(~found), a))
+        stays = known & np.take_along_axis(allowed, ids[..., None], axis=-1)[..., 0]
+        choice = np.where(stays, ids, choice)
+        found = np.asarray(known & allowed.any(axis=-1))
+        point = self._actions(choice)
+        point = np.where(found if self.nvec is None else found[..., None], point, -1).astype(
+            to_numpy(a).dtype
+        )
+        return Nearest(_like(point, a), _like(found, a), _like(np.asarray(~allowed.any(axis=-1)), a))
 
-    def _pick(self, table: np.ndarray, a: Array) -> np.ndarray:
-        ids = to_numpy(a)
+    def _ids(self, a: Array) -> tuple[np.ndarray, np.ndarray]:
+        """Actions as indices into the mask [...], and which of them are actions at all."""
+        values = to_numpy(a).astype(np.int64) - self.start
+        if self.nvec is None:
+            known = (values >= 0) & (values < self.n)
+            return np.where(known, values, 0), known
+        known = np.all((values >= 0) & (values < self.nvec), axis=-1)
+        digits = np.where(known[..., None], values, 0)
+        return np.asarray(np.ravel_multi_index(tuple(np.moveaxis(digits, -1, 0)), self.nvec)), np.asarray(
+            known
+        )
+
+    def _actions(self, ids: np.ndarray) -> np.ndarray:
+        if self.nvec is None:
+            return ids + self.start
+        return np.stack(np.unravel_index(ids, self.nvec), axis=-1) + self.start
+
+    def _pick(self, table: np.ndarray, a: Array, otherwise: Any) -> np.ndarray:
+        ids, known = self._ids(a)
         batch = np.broadcast_shapes(ids.shape, table.shape[:-1])
-        table = np.broadcast_to(table, (*batch, self.n))
-        return np.take_along_axis(table, np.broadcast_to(ids, batch)[..., None].astype(np.int64), axis=-1)[
-            ..., 0
-        ]
+        table, ids = np.broadcast_to(table, (*batch, self.n)), np.broadcast_to(ids, batch)
+        return np.where(known, np.take_along_axis(table, ids[..., None], axis=-1)[..., 0], otherwise)
 
     @property
     def spec(self) -> Spec:
-        return {"kind": self.kind, "n": self.n}
+        spec: Spec = {"kind": self.kind, "n": self.n}
+        if self.start.any():
+            spec["start"] = self.start.tolist()
+        return spec if self.nvec is None else {**spec, "nvec": list(self.nvec)}
 
     def encode(self) -> np.ndarray:
         """Two bits an action, packed into bytes [..., 2 * ceil(n / 8)]: allowed, then tested."""
@@ -97,15 +129,37 @@ class Mask(SafeSet):
     @classmethod
     def from_code(cls, code: Array, spec: Spec) -> Self:
         halves = np.split(to_numpy(code), 2, axis=-1)
-        return cls(*(np.unpackbits(half, axis=-1, count=spec["n"]) for half in halves))
+        bits = [np.unpackbits(half, axis=-1, count=spec["n"]) for half in halves]
+        return cls(*bits, start=spec.get("start", 0), nvec=spec.get("nvec"))
+
+    def decode(self, code: Array) -> "Mask":
+        """The mask in `code`, with the embedding of this one (which no code holds)."""
+        return type(self).from_code(code, self.spec)._placed(self.embedding)
+
+    def _placed(self, embedding: np.ndarray | None) -> Self:
+        self.embedding = embedding
+        return self
 
     def __getitem__(self, index: Any) -> Self:
-        return type(self)(self.allowed[index], self.tested[index], self.embedding)
+        chosen = (self.allowed[index], self.tested[index], self.embedding)
+        return type(self)(*chosen, start=self.start, nvec=self.nvec)  # type: ignore[arg-type]
 
     def __repr__(self) -> str:
         return (
             f"Mask({self.n} actions{f', batch {self.allowed.shape[:-1]}' if self.allowed.ndim > 1 else ''})"
         )
+
+
+def checked_embedding(embedding: Array, n: int) -> np.ndarray:
+    """An embedding [n, k] of finite numbers."""
+    places = to_numpy(embedding).astype(np.float64)
+    if places.ndim != 2 or len(places) != n:
+        raise GxError(
+            f"the embedding has shape {places.shape}; give one row for each of {n} actions: [{n}, k]"
+        )
+    if not np.isfinite(places).all():
+        raise GxError("the embedding holds NaN or infinite places; distances would mean nothing")
+    return places
 
 
 class ProductMask(SafeSet):

@@ -15,7 +15,9 @@ from rlpd_gx.safe_sets.backend import Array, index_range, namespace
 from rlpd_gx.safe_sets.separable import Rows, minimum_over_box
 
 RESIDUAL = 1e-13  # a row is met when it is broken by less than this, relative to the numbers in it
-ROUNDING = 2e-15  # and by this, relative to the proposal and the multipliers: a - lam * slope is no more exact
+ROUNDING = (
+    2e-15  # and by this, relative to the proposal and the multipliers: a - lam * slope is no more exact
+)
 MAX_STEPS = 40  # and 10 more for each row
 MAX_SEARCH = 120
 
@@ -90,31 +92,35 @@ class _Problem:
 def nearest_point(a: Array, low: Array, high: Array, rows: Rows, metric: Array) -> Solution:
     """Nearest point to a [B, d] with bounds [B, d], rows [B, K, d] and diagonal metric [B, d]."""
     xp = namespace(a)
-    low, high, rows = _absorb_zero_bounds(low, high, rows)
+    low, high, rows = _absorb_zero_bounds(a, low, high, rows)
     empty = xp.any(low > high, axis=-1)
     if rows.bound.shape[-1]:
         least = minimum_over_box(rows, low, high)
-        empty = empty | xp.any(least > rows.bound + 1e-12 * xp.abs(rows.bound), axis=-1)
+        nothing = (rows.bound == -xp.inf) | (least > rows.bound + 1e-12 * xp.abs(rows.bound))
+        empty = empty | xp.any(nothing, axis=-1)
     rows, steepness = _normalised(a, low, high, rows)
     problem = _Problem(a, low, high, metric, rows, steepness)
     point = problem.clip(a)
     found = ~empty & ~xp.any(xp.isnan(point), axis=-1)
     if not rows.bound.shape[-1]:
         return Solution(point, found, empty)
-    broken = found & xp.any(problem.rows.excess(point) > 0, axis=-1)
+    none_yet = xp.zeros_like(problem.rows.bound)
+    broken = found & xp.any(problem.rows.excess(point) > problem.tolerance(point, none_yet), axis=-1)
     (todo,) = xp.nonzero(broken)
     if len(todo):
         point[todo], found[todo], empty[todo] = _climb(problem[todo])
     return Solution(point, found, empty)
 
 
-def _absorb_zero_bounds(low: Array, high: Array, rows: Rows) -> tuple[Array, Array, Rows]:
+def _absorb_zero_bounds(a: Array, low: Array, high: Array, rows: Rows) -> tuple[Array, Array, Rows]:
     """Non-negative terms that must sum to zero are each zero: such a row is a bound.
 
-    Left as a row it would need an infinite multiplier, since the set has no interior.
+    Left as a row it would need an infinite multiplier, since the set has no interior. A threshold below what
+    rounding can tell from zero, seen from the proposal, counts as zero.
     """
     xp = namespace(low)
-    tight = (rows.bound == 0) & xp.all((rows.pos >= 0) & (rows.neg >= 0), axis=-1)
+    tiny = xp.where(xp.any(rows.quad > 0, axis=-1), 1e-30, 1e-15) * xp.sum(xp.abs(rows.terms(a)), axis=-1)
+    tight = (rows.bound >= 0) & (rows.bound <= tiny) & xp.all((rows.pos >= 0) & (rows.neg >= 0), axis=-1)
     if not xp.any(tight):
         return low, high, rows
     tight = tight[..., None]
@@ -138,7 +144,7 @@ def _normalised(a: Array, low: Array, high: Array, rows: Rows) -> tuple[Rows, Ar
         return rows, slope
     size = xp.max(slope, axis=-1)
     size = xp.where((size > 0) & xp.isfinite(size), size, 1.0)
-    binds = xp.isfinite(rows.bound)  # a row with an infinite bound is padding
+    binds = rows.bound < xp.inf  # a row with an infinite bound is padding
     scale = xp.where(binds, 1 / size, 0.0)[..., None]
     bound = xp.where(binds, rows.bound / size, 1.0)
     return Rows(rows.pos * scale, rows.neg * scale, rows.quad * scale, bound), slope * scale
@@ -202,7 +208,7 @@ def _newton_direction(problem: _Problem, lam: Array, start: _Penalty, x: Array, 
     taken[every, worst] = taken[every, worst] | fresh
 
     # Gather the rows taken in, so that the linear systems stay as small as the active set.
-    width = int(xp.max(xp.sum(xp.astype(taken, xp.int64), axis=-1)))
+    width = max(1, int(xp.max(xp.sum(xp.astype(taken, xp.int64), axis=-1))))
     order = xp.argsort(xp.astype(~taken, xp.int8), axis=-1, stable=True)[:, :width]
     real = xp.take_along_axis(taken, order, axis=-1)
     slopes = xp.where(real[..., None], problem.rows.slopes(x)[every[:, None], order], 0.0)
