@@ -32,7 +32,10 @@ def as_float(a: Array, like: Array | None = None) -> Array:
 
 def to_numpy(a: Array) -> np.ndarray:
     """`a` as a numpy array, without a copy where the memory can be shared."""
-    return a.detach().cpu().numpy() if hasattr(a, "detach") else np.asarray(a)
+    if not hasattr(a, "detach"):
+        return np.asarray(a)
+    a = a.detach().cpu()
+    return (a.float() if str(a.dtype) == "torch.bfloat16" else a).numpy()
 
 
 def is_float32(a: Array) -> bool:
