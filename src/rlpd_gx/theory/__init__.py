@@ -4,12 +4,14 @@ from rlpd_gx.theory.contraction import contraction_factor, random_mdp
 from rlpd_gx.theory.lures import LURES, Lure, lure_bandit, lure_corridor, lure_gate
 from rlpd_gx.theory.mdp import TabularMDP
 from rlpd_gx.theory.operators import greedy_policy, guarded_max, renormalise, soft_max, soft_policy
+from rlpd_gx.theory.prune import Pruning, prune
 from rlpd_gx.theory.solve import GuardedSolution, evaluate_policy, guarded_value_iteration
 
 __all__ = [
     "LURES",
     "GuardedSolution",
     "Lure",
+    "Pruning",
     "TabularMDP",
     "contraction_factor",
     "evaluate_policy",
@@ -19,6 +21,7 @@ __all__ = [
     "lure_bandit",
     "lure_corridor",
     "lure_gate",
+    "prune",
     "random_mdp",
     "renormalise",
     "soft_max",
