@@ -1,6 +1,7 @@
 """Tabular guarded value iteration: the ground truth for every later test."""
 
 from rlpd_gx.theory.contraction import contraction_factor, random_mdp
+from rlpd_gx.theory.files import load_mdp, save_mdp, save_solution
 from rlpd_gx.theory.lures import LURES, Lure, lure_bandit, lure_corridor, lure_gate
 from rlpd_gx.theory.mdp import TabularMDP
 from rlpd_gx.theory.operators import greedy_policy, guarded_max, renormalise, soft_max, soft_policy
@@ -18,12 +19,15 @@ __all__ = [
     "greedy_policy",
     "guarded_max",
     "guarded_value_iteration",
+    "load_mdp",
     "lure_bandit",
     "lure_corridor",
     "lure_gate",
     "prune",
     "random_mdp",
     "renormalise",
+    "save_mdp",
+    "save_solution",
     "soft_max",
     "soft_policy",
 ]
