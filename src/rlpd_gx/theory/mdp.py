@@ -94,10 +94,10 @@ class TabularMDP:
         if isinstance(self.transitions, np.ndarray):
             table = self.transitions.reshape(self.num_states, self.num_actions, self.num_states)
             return np.matmul(weights[:, None, :], table)[:, 0, :], rewards
-        starts = np.arange(0, weights.size + 1, self.num_actions)
-        mixing = sparse.csr_array(
-            (weights.reshape(-1), np.arange(weights.size), starts), shape=(self.num_states, weights.size)
-        )
+        width = self.transitions.indices.dtype  # a wider one would make scipy copy the whole table
+        starts = np.arange(0, weights.size + 1, self.num_actions, dtype=width)
+        pairs = np.arange(weights.size, dtype=width)
+        mixing = sparse.csr_array((weights.reshape(-1), pairs, starts), shape=(self.num_states, weights.size))
         mixing.eliminate_zeros()
         return mixing @ self.transitions, rewards
 

@@ -38,7 +38,7 @@ Progress = Callable[[int, float], None]
 SWEEP_GAIN = 0.1
 MAX_SWEEPS = 100
 # Where a policy is slow to settle, a small dense system is quicker solved than swept.
-SWEEPS_BEFORE_SOLVE = 20
+SWEEPS_BEFORE_SOLVE = 5
 DIRECT_STATES = 2000
 
 
@@ -68,19 +68,25 @@ def guarded_value_iteration(
     progress: called with (iterations, error_bound) after every backup.
     """
     _check_alpha(alpha)
-    if alpha > 0.0:
+    if alpha == 0.0:
         q, values, bound, iterations = _iterate(
-            mdp, lambda q: soft_max(q, mdp.allowed, alpha), None, tolerance, alpha, progress
+            mdp,
+            lambda q: guarded_max(q, mdp.allowed),
+            lambda q: mdp.markov_chain(greedy_policy(q, mdp.allowed)),
+            tolerance,
+            progress=progress,
         )
-        return GuardedSolution(q, values, soft_policy(q, mdp.allowed, alpha), bound, iterations)
-
-    def greedy_chain(q: Floats) -> tuple[Any, Floats]:
-        return mdp.markov_chain(greedy_policy(q, mdp.allowed))
-
+        return GuardedSolution(q, values, greedy_policy(q, mdp.allowed), bound, iterations)
     q, values, bound, iterations = _iterate(
-        mdp, lambda q: guarded_max(q, mdp.allowed), greedy_chain, tolerance, 0.0, progress
+        mdp,
+        lambda q: soft_max(q, mdp.allowed, alpha),
+        lambda q: _chain_with_entropy(mdp, soft_policy(q, mdp.allowed, alpha), alpha),
+        tolerance,
+        alpha=alpha,
+        follow_above=0.5,  # mixing the rows of all actions is dear: only where backups make slow progress
+        progress=progress,
     )
-    return GuardedSolution(q, values, greedy_policy(q, mdp.allowed), bound, iterations)
+    return GuardedSolution(q, values, soft_policy(q, mdp.allowed, alpha), bound, iterations)
 
 
 def evaluate_policy(
@@ -97,15 +103,14 @@ def evaluate_policy(
     """
     _check_alpha(alpha)
     probabilities = as_probabilities(policy, mdp.allowed.shape)
-    chain, rewards = mdp.markov_chain(probabilities)
-    rewards = rewards + policy_value(np.zeros_like(mdp.rewards), probabilities, alpha)
+    chain = _chain_with_entropy(mdp, probabilities, alpha)
     q, values, bound, iterations = _iterate(
         mdp,
         lambda q: policy_value(q, probabilities, alpha),
-        lambda q: (chain, rewards),
+        lambda q: chain,
         tolerance,
-        alpha,
-        progress,
+        alpha=alpha,
+        progress=progress,
     )
     return GuardedSolution(q, values, np.asarray(policy), bound, iterations)
 
@@ -115,22 +120,33 @@ def _check_alpha(alpha: float) -> None:
         raise GxError(f"alpha is {alpha}; give a temperature of 0 or more, below {LARGEST:g}")
 
 
+def _chain_with_entropy(mdp: TabularMDP, policy: Floats, alpha: float) -> tuple[Any, Floats]:
+    chain, rewards = mdp.markov_chain(policy)
+    return chain, rewards + policy_value(np.zeros_like(policy), policy, alpha)
+
+
 def _iterate(
     mdp: TabularMDP,
     values_of: Callable[[Floats], Floats],
-    chain_of: Callable[[Floats], tuple[Any, Floats]] | None,
+    chain_of: Callable[[Floats], tuple[Any, Floats]],
     tolerance: float,
-    alpha: float,
-    progress: Progress | None,
+    *,
+    alpha: float = 0.0,
+    follow_above: float = 0.0,
+    progress: Progress | None = None,
 ) -> tuple[Floats, Floats, float, int]:
-    """Back up until the certificate meets the tolerance; return q [S, A], values [S], bound, iterations."""
+    """Back up until the certificate meets the tolerance; return q [S, A], values [S], bound, iterations.
+
+    chain_of: q -> `gamma * P_pi` and `R_pi` of the policy to follow after a backup that left more than the
+    share `follow_above` of the previous interval.
+    """
     if not 0.0 < tolerance < math.inf:
         raise GxError(f"tolerance is {tolerance}; give a number above 0")
     gamma = mdp.discount
     gain = gamma / (1.0 - gamma)
-    # By then contraction alone has shrunk the first error to rounding size.
-    last_useful = math.ceil(math.log(sys.float_info.epsilon) / math.log(gamma)) + 1 if gamma > 0.0 else 1
-    values = np.zeros(mdp.num_states)
+    # By then contraction alone has shrunk the first error below rounding, so what is left is rounding.
+    last_useful = math.ceil(2 * math.log(sys.float_info.epsilon) / math.log(gamma)) + 1 if gamma > 0.0 else 1
+    values, previous = np.zeros(mdp.num_states), sys.float_info.max
     for iterations in count(1):
         q = mdp.q_from(values)
         backed_up = values_of(q)
@@ -151,14 +167,14 @@ def _iterate(
                 f"tolerance {tolerance:g} is finer than float64 can certify for this MDP; "
                 f"ask for {3 * bound:.1g} or more"
             )
-        values = (
-            backed_up if chain_of is None else _follow(*chain_of(q), backed_up, (high - low) * SWEEP_GAIN)
-        )
+        slow = interval > follow_above * previous
+        values = _follow(*chain_of(q), backed_up, (high - low) * SWEEP_GAIN) if slow else backed_up
+        previous = interval
     raise AssertionError("count never ends")
 
 
 def _follow(chain: Any, rewards: Floats, values: Floats, enough: float) -> Floats:
-    """Move values towards those of a policy by `V <- R_pi + gamma * P_pi V`, until changes are nearly alike."""
+    """Move values towards those of a policy (`V <- R_pi + gamma * P_pi V`) until changes are nearly alike."""
     direct = isinstance(chain, np.ndarray) and len(values) <= DIRECT_STATES
     for _ in range(SWEEPS_BEFORE_SOLVE if direct else MAX_SWEEPS):
         swept = chain @ values
