@@ -78,7 +78,7 @@ def test_solve_can_prune_first(run, tmp_path):
         (["nowhere.npz"], "nowhere.npz does not exist"),
         (["broken.npz"], "broken.npz is not a complete .npz file"),
         (["corridor.npz", "-o", "corridor.npz"], "is the MDP itself"),
-        (["corridor.npz", "-o", "nowhere/out.npz"], "cannot be written"),
+        (["corridor.npz", "-o", "nowhere/out.npz"], "the folder nowhere does not exist"),
         (["corridor.npz", "--tolerance", "1e-30"], "finer than float64 can certify"),
         (["corridor.npz", "--tolerance", "-1"], "tolerance is -1.0"),
         (["corridor.npz", "--alpha", "nan"], "alpha is nan"),

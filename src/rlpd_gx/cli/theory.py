@@ -41,6 +41,8 @@ def solve(
     target = output if output is not None else file.with_suffix(".solution.npz")
     if target.exists() and file.exists() and target.samefile(file):
         raise GxError(f"{target} is the MDP itself; write the result elsewhere with -o")
+    if not target.parent.is_dir():  # said before the work, not after
+        raise GxError(f"the folder {target.parent} does not exist; make it, or write elsewhere with -o")
     started = time.perf_counter()
     columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
     with Progress(*columns, console=Console(stderr=True)) as line:
