@@ -42,7 +42,7 @@ def test_the_lure_is_forbidden_and_worth_most(lure):
 @pytest.mark.parametrize("alpha", [0.0, 0.2])
 def test_unguarded_iteration_fails(lure, alpha):
     """It is wrong at the start, by far more than it claims to be exact, and walks into the lure."""
-    unguarded = guarded_value_iteration(lure.mdp.unguarded(), 1e-9, alpha=alpha)
+    unguarded = guarded_value_iteration(lure.unguarded_mdp, 1e-9, alpha=alpha)
     truth = lure.soft_values(alpha) if alpha else lure.values
     assert (
         unguarded.values[lure.start]
@@ -57,7 +57,7 @@ def test_unguarded_iteration_fails(lure, alpha):
 def test_the_error_reaches_states_that_do_not_see_the_lure():
     lure = lure_corridor(8)
     guarded = guarded_value_iteration(lure.mdp, 1e-9)
-    unguarded = guarded_value_iteration(lure.mdp.unguarded(), 1e-9)
+    unguarded = guarded_value_iteration(lure.unguarded_mdp, 1e-9)
     assert lure.mdp.allowed[: lure.state].all()
     assert (guarded.policy[: lure.state] == 0).all()
     assert (unguarded.policy[: lure.state] == 1).all()

@@ -36,6 +36,13 @@ class Lure:
     unguarded_values: Floats
     soft_values: Callable[[float], Floats]
 
+    @property
+    def unguarded_mdp(self) -> TabularMDP:
+        """The MDP with the lure allowed, and nothing else: terminal states still have their one action."""
+        allowed = self.mdp.allowed.copy()
+        allowed[self.state, self.action] = True
+        return self.mdp.with_safe_sets(allowed, self.mdp.inevitable)
+
 
 def lure_bandit(
     discount: float = 0.9, safe_rewards: Sequence[float] = (0.5, 1.0), lure_reward: float = 2.0

@@ -68,7 +68,7 @@ class TabularMDP:
         return states, dense[states] / dense.sum()
 
     def unguarded(self) -> "TabularMDP":
-        """The same MDP with every action allowed."""
+        """The same MDP with every action allowed, in terminal states too."""
         return self.with_safe_sets(np.ones_like(self.allowed), np.zeros_like(self.inevitable))
 
     def with_safe_sets(self, allowed: NDArray[np.bool_], inevitable: NDArray[np.bool_]) -> "TabularMDP":

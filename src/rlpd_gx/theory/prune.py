@@ -58,9 +58,8 @@ def prune(mdp: TabularMDP) -> Pruning:
         states, actions = states[hit], actions[hit]
         left[states, actions] = False
         emptied = ~left[states].any(axis=1)
-        kept[states[emptied], actions[emptied]] = (
-            True  # fell in the last round: nothing here holds out longer
-        )
+        # These fell in their state's last round: no other action there holds out longer.
+        kept[states[emptied], actions[emptied]] = True
         frontier = np.unique(states[emptied])
         steps_left[frontier] = steps
     doomed = np.flatnonzero(steps_left > 0)
