@@ -15,7 +15,8 @@ import subprocess
 import sys
 import time
 
-os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+# One thread for every solver: on a shared machine, threads that wait for each other measure the neighbours.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 import mdptoolbox.mdp
 import numpy as np
