@@ -276,7 +276,10 @@ def test_monitor_mode_lets_everything_through_and_reports():
 
 def test_the_same_state_and_context_give_the_same_verdict():
     rule = gx.rule(lambda s, a: bool(np.sin(7 * a[0]) + a[1] < s))
-    states, proposed = np.random.default_rng(0).normal(size=20), np.random.default_rng(1).normal(size=(20, 2))
+    states, proposed = (
+        np.random.default_rng(0).uniform(0.1, 2, 20),
+        np.random.default_rng(1).normal(size=(20, 2)),
+    )
     first = [
         gx.Guardian(PLANE, rule, fallback=np.zeros(2)).certify(s, a)
         for s, a in zip(states, proposed, strict=True)

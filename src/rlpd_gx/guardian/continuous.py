@@ -187,7 +187,9 @@ class BoxJudge:
 
             low, high = 0.0, max(float(-p.margin(start)) for p in parts)
             point = start
-            for _ in range(60):
+            for _ in range(
+                60 if np.isfinite(high) else 0
+            ):  # no finite relaxation helps: any action is as bad
                 middle = (low + high) / 2
                 answer = relaxed(middle)
                 if bool(answer.found):

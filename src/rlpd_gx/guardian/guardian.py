@@ -65,9 +65,8 @@ class Guardian:
         self._judge = _judge_for(action_space, self.rules, embedding, metric)
         self._deadline = None if deadline is None else Deadline(deadline)
         self._audit = audit if isinstance(audit, Audit) else Audit(audit)
-        self.fingerprint = fingerprint(
-            str(action_space), [r.fingerprint for r in self.rules], embedding, metric
-        )
+        plain = [None if v is None else np.asarray(v, dtype=np.float64) for v in (embedding, metric)]
+        self.fingerprint = fingerprint(action_space, [r.fingerprint for r in self.rules], plain)
         self._audit.begin(self.names, near_miss, self.fingerprint)
         self._memory = self._make_memory()
 

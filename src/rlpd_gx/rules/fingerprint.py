@@ -2,19 +2,18 @@
 
 Safe sets are stored with data and checkpoints; the fingerprint is what says whether they still hold. It reads
 compiled code, so comments do not matter, and another version of Python may give another text: then safe sets are
-computed anew, which costs time but never safety.
+computed anew, which costs time but never safety. The same holds for rules that use objects nobody can read.
 """
 
 import hashlib
 import sys
 import types
+import uuid
 from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import Any
 
 import numpy as np
-
-from rlpd_gx.errors import GxError
 
 
 def fingerprint(*things: Any) -> str:
@@ -58,6 +57,8 @@ def _texts(thing: Any, above: tuple[int, ...], own: frozenset[str]) -> Iterator[
         yield from _texts(("partial", thing.func, thing.args, thing.keywords), above, own)
     elif isinstance(thing, types.MethodType):
         yield from _texts(("method", thing.__func__, thing.__self__), above, own)
+    elif isinstance(thing, (types.GetSetDescriptorType, types.MemberDescriptorType)):
+        yield f"descriptor:{thing.__qualname__}"
     elif isinstance(thing, types.CodeType):
         yield from _texts(
             ("code", thing.co_code, thing.co_names, thing.co_varnames, thing.co_consts), above, own
@@ -105,15 +106,16 @@ def _object(thing: Any, above: tuple[int, ...], own: frozenset[str]) -> Iterator
     yield from _texts(kind, above, own)
     try:
         parts = thing.__reduce_ex__(2)
-    except Exception:
-        raise GxError(
-            f"a rule uses a {kind.__qualname__}, of which nobody can tell whether it changes; hand the rule plain "
-            "numbers, arrays or functions, or give the object a `fingerprint` text"
-        ) from None
+    except (
+        Exception
+    ):  # of such an object nobody can tell whether it changes: no other process shares this text
+        yield f"unknown:{_THIS_PROCESS}:{thing!r}"
+        return
     made = parts if isinstance(parts, str) else [list(p) if isinstance(p, Iterator) else p for p in parts]
     yield from _texts(made, above, own)
 
 
+_THIS_PROCESS = uuid.uuid4().hex
 _BOOKKEEPING = {
     "__dict__",
     "__weakref__",

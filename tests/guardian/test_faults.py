@@ -1,0 +1,324 @@
+"""Whatever goes wrong has a declared outcome, is counted, and lets no unchecked action through."""
+
+import re
+import time
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import rlpd_gx as gx
+
+PLANE = gym.spaces.Box(-1, 1, (2,), np.float32)
+SAFE = np.array([0.1, 0.1], np.float32)
+THREE = gym.spaces.Discrete(3)
+
+
+def raises(state, *action):
+    raise RuntimeError("sensor lost")
+
+
+BAD_ANSWERS = {
+    "raises": (raises, "raised RuntimeError: sensor lost"),
+    "NaN": (lambda s: ([np.nan, 1.0], 1.0), "returned NaN"),
+    "NaN threshold": (lambda s: ([1.0, 1.0], np.nan), "returned NaN"),
+    "None": (lambda s: None, "returned None"),
+    "wrong shape": (lambda s: ([1.0, 1.0, 1.0], 1.0), r"shape \(3,\), expected \(2,\)"),
+    "not a pair": (lambda s: np.ones(2), "pair"),
+    "text": (lambda s: (["1", "1"], 1.0), "plain numbers"),
+    "complex": (lambda s: ([1j, 1], 1.0), "plain numbers"),
+    "infinite weight": (lambda s: ([np.inf, 1], 1.0), "infinite w"),
+}
+
+
+@pytest.mark.parametrize("name", BAD_ANSWERS)
+def test_a_rule_that_gives_no_usable_answer_makes_the_fallback_run(name):
+    fn, said = BAD_ANSWERS[name]
+    guardian = gx.Guardian(PLANE, gx.l1_rule(fn, name="broken"), fallback=SAFE)
+    verdict = guardian.certify(None, np.array([0.9, 0.9]))
+    assert verdict.status == "fallback"
+    assert np.array_equal(verdict.action, SAFE)
+    assert not verdict.exact
+    assert re.search(said, verdict.reason)
+    assert "rule 'broken'" in verdict.reason
+    assert guardian.audit.counts.fallback == 1
+    assert sum(guardian.audit.counts.reasons.values()) == 1
+
+
+@pytest.mark.parametrize("answer", [0.7, np.nan, None, "yes", np.array([True, False]), 2])
+def test_a_predicate_must_say_yes_or_no(answer):
+    guardian = gx.Guardian(PLANE, gx.rule(lambda s, a: answer, name="vague"), fallback=SAFE)
+    assert guardian.certify(None, np.zeros(2)).status == "fallback"
+
+
+@pytest.mark.parametrize(
+    "mask", [np.array([True, False]), np.array([0.2, 0.8, 1.0]), np.array([np.nan, 1, 1]), None, "all"]
+)
+def test_a_mask_must_be_boolean_and_of_the_right_length(mask):
+    guardian = gx.Guardian(THREE, gx.mask_rule(lambda s: mask), fallback=2)
+    verdict = guardian.certify(None, 0)
+    assert verdict.status == "fallback"
+    assert verdict.action == 2
+
+
+BAD_PROPOSALS = [
+    np.array([np.nan, 0.0]),
+    np.array([np.inf, 0.0]),
+    np.zeros(3),
+    0.5,
+    None,
+    "left",
+    [[0.1], [0.2, 0.3]],
+    np.array([1j, 0]),
+    {"a": 1},
+]
+
+
+@pytest.mark.parametrize("proposed", BAD_PROPOSALS, ids=str)
+def test_a_proposal_that_is_no_action_is_replaced(proposed):
+    for space, fallback in ((PLANE, SAFE), (THREE, 2), (gym.spaces.MultiDiscrete([2, 2]), [1, 1])):
+        rule = (
+            gx.bounds_rule(lambda s: ([-0.5] * 2, [0.5] * 2))
+            if space is PLANE
+            else gx.rule(lambda s, a: True)
+        )
+        guardian = gx.Guardian(space, rule, fallback=fallback)
+        verdict = guardian.certify(None, proposed)
+        assert verdict.status == "fallback"
+        assert np.array_equal(verdict.action, fallback)
+        assert "proposal" in verdict.reason
+        assert all(c.blocked == 0 for c in guardian.audit.counts.rules.values())
+
+
+@pytest.mark.parametrize("proposed", [3, -1, 1.0, True, np.array([0.0])])
+def test_numbers_that_are_no_discrete_action(proposed):
+    guardian = gx.Guardian(THREE, gx.mask_rule(lambda s: np.ones(3, bool)), fallback=2)
+    guardian.certify(None, 1)  # 1 == True == 1.0: what is remembered of one must not answer for the others
+    assert guardian.certify(None, proposed).status == "fallback"
+
+
+def test_tensors_and_zero_dimensional_arrays_are_fine():
+    guardian = gx.Guardian(THREE, gx.mask_rule(lambda s: np.array([False, True, True])))
+    assert guardian.certify(None, np.array(0)).action == 1
+    assert guardian.certify(None, torch.tensor(0)).action == 1
+    plane = gx.Guardian(PLANE, gx.l1_rule(lambda s: (torch.ones(2), torch.tensor(1.0))))
+    assert plane.certify(None, torch.tensor([1.0, 0.0])).status == "allowed"
+
+
+def test_without_a_fallback_the_previous_action_runs_if_still_allowed_else_nothing():
+    rule = gx.rule(lambda s, a: bool(a[0] < 0.5), name="left")
+    guardian = gx.Guardian(PLANE, rule)
+    context = gx.Context(previous_action=np.array([0.2, 0.0], np.float32))
+    verdict = guardian.certify(None, np.array([np.nan, 0.0]), context=context)
+    assert verdict.status == "fallback"
+    assert verdict.action == pytest.approx([0.2, 0.0])
+    with pytest.raises(gx.StopEpisode, match="no fallback is declared or allowed"):
+        guardian.certify(
+            None, np.array([np.nan, 0.0]), context=gx.Context(previous_action=np.array([0.9, 0.0]))
+        )
+    with pytest.raises(gx.StopEpisode):
+        guardian.certify(None, np.array([np.nan, 0.0]))
+    assert guardian.audit.counts.stopped == 2
+
+
+def test_a_fallback_that_a_rule_forbids_is_not_used():
+    broken = gx.rule(raises, name="broken")
+    wall = gx.bounds_rule(lambda s: ([-1, -1], [0, 1]), name="wall")
+    guardian = gx.Guardian(PLANE, [broken, wall], fallback=np.array([0.5, 0.0]))
+    with pytest.raises(gx.StopEpisode, match="sensor lost"):
+        guardian.certify(None, np.zeros(2))
+    allowed = gx.Guardian(PLANE, [broken, wall], fallback=lambda state: np.array([state, 0.0]))
+    assert allowed.certify(-0.25, np.zeros(2)).action == pytest.approx([-0.25, 0.0])
+
+
+def test_an_or_that_is_broken_whatever_the_silent_rule_says_forbids_the_fallback():
+    rules = (gx.rule(raises) & gx.rule(lambda s, a: False)) | gx.rule(lambda s, a: bool(a[0] < 0))
+    with pytest.raises(gx.StopEpisode):
+        gx.Guardian(PLANE, rules, fallback=np.array([0.5, 0.5])).certify(0, np.array([0.7, 0.7]))
+
+
+@pytest.mark.parametrize(
+    "fallback", [lambda s: 1 / 0, lambda s: None, "stop", np.array([5.0, 0.0]), np.zeros(3)]
+)
+def test_a_fallback_that_is_no_action_stops_the_episode(fallback):
+    guardian = gx.Guardian(PLANE, gx.rule(raises), fallback=fallback)
+    with pytest.raises(gx.StopEpisode, match="sensor lost"):
+        guardian.certify(None, np.zeros(2))
+
+
+def test_a_missed_deadline_means_the_fallback_and_a_late_rule_blocks_nothing_for_long():
+    def slow(state, action):
+        time.sleep(state)
+        return True
+
+    guardian = gx.Guardian(PLANE, gx.rule(slow), fallback=SAFE, deadline=0.2)
+    assert guardian.certify(0.0, np.zeros(2)).status == "allowed"
+    late = guardian.certify(1.0, np.zeros(2))
+    assert late.status == "fallback"
+    assert "did not answer within 0.2 s" in late.reason
+    assert "still busy" in guardian.certify(0.0, np.zeros(2)).reason
+    time.sleep(1.3)
+    assert guardian.certify(0.0, np.zeros(2)).status == "allowed"
+    with pytest.raises(gx.GxError, match="seconds"):
+        gx.Guardian(PLANE, gx.rule(slow), deadline=0)
+
+
+def test_a_solver_that_does_not_converge_is_a_counted_failure(monkeypatch):
+    import rlpd_gx.safe_sets.solver as solver
+
+    monkeypatch.setattr(solver, "MAX_STEPS", -100)  # the real solver, allowed no step
+    guardian = gx.Guardian(PLANE, gx.l1_rule(lambda s: ([1.0, 1.0], 1.0)), fallback=SAFE)
+    verdict = guardian.certify(None, np.array([1.0, 1.0]))
+    assert verdict.status == "fallback"
+    assert "did not converge" in verdict.reason
+
+
+def test_one_bad_state_does_not_cost_the_others():
+    def weights(states):
+        if np.isnan(states).any():
+            raise ValueError("lost track")
+        return np.stack([states, states], axis=-1), np.ones(len(states))
+
+    guardian = gx.Guardian(PLANE, gx.l1_rule(weights, batched=True), fallback=SAFE)
+    batch = guardian.certify_batch(np.array([1.0, np.nan, 2.0]), np.full((3, 2), 0.9))
+    assert [str(s) for s in batch.status] == ["projected", "fallback", "projected"]
+    assert batch.action == pytest.approx(np.array([[0.5, 0.5], SAFE, [0.25, 0.25]]), abs=1e-6)
+
+
+def test_a_batched_rule_that_answers_for_too_many_states_is_a_failure():
+    guardian = gx.Guardian(THREE, gx.mask_rule(lambda s: np.ones((5, 3), bool), batched=True), fallback=2)
+    batch = guardian.certify_batch(np.zeros(2), np.array([0, 1]))
+    assert [str(s) for s in batch.status] == ["fallback", "fallback"]
+
+
+# --- rules that share or change memory -------------------------------------------------------------------------
+
+
+def test_rules_that_share_a_buffer_are_heard_one_by_one():
+    buffer = np.zeros(3, bool)
+
+    def first(state):
+        buffer[:] = [False, True, True]
+        return buffer
+
+    def second(state):
+        buffer[:] = [True, True, False]
+        return buffer
+
+    guardian = gx.Guardian(THREE, [gx.mask_rule(first), gx.mask_rule(second)])
+    assert [int(guardian.certify(None, a).action) for a in range(3)] == [1, 1, 1]
+    weights = np.zeros(2)
+
+    def reused(state):
+        weights[:] = state
+        return weights, 1.0
+
+    plane = gx.Guardian(PLANE, gx.l1_rule(reused))
+    with pytest.warns(UserWarning, match="not batched"):
+        batch = plane.certify_batch(np.array([10.0, 0.1]), np.ones((2, 2)))
+    assert batch.action[0] == pytest.approx([0.05, 0.05], abs=1e-6)
+
+
+def test_a_rule_cannot_change_the_action_or_the_state_for_the_others():
+    def pushes(state, action):
+        action += 0.5
+        return True
+
+    guardian = gx.Guardian(
+        PLANE, [gx.rule(lambda s, a: bool((a <= 0.5).all())), gx.rule(pushes)], fallback=SAFE
+    )
+    assert guardian.certify(None, np.array([0.2, 0.2])).status == "fallback"
+
+    def erases(state):
+        state *= 0
+        return np.ones(3, bool)
+
+    state = np.array([5.0])
+    limit = gx.mask_rule(lambda s: np.array([s[0] < 1, True, True]), name="limit")
+    assert gx.Guardian(THREE, [gx.mask_rule(erases), limit], fallback=2).certify(state, 0).action != 0
+
+
+def test_a_verdict_cannot_be_changed_afterwards():
+    guardian = gx.Guardian(THREE, gx.mask_rule(lambda s: np.array([False, True, True])))
+    verdict = guardian.certify(None, 0)
+    with pytest.raises(TypeError):
+        verdict.margins["x"] = 1.0
+    with pytest.raises(ValueError, match="read-only"):
+        verdict.safe_set.allowed[:] = True
+    with pytest.raises(AttributeError):
+        verdict.action = 0
+
+
+def test_numbers_that_mean_nothing_do_not_choose_an_action():
+    guardian = gx.Guardian(THREE, gx.mask_rule(lambda s: np.array([False, True, True])))
+    assert guardian.certify(None, 0, preference=[np.nan] * 3).action == 1
+    assert guardian.certify(None, 1, preference=[np.nan] * 3).status == "allowed"
+    with pytest.raises(gx.GxError, match="NaN or infinite"):
+        gx.Guardian(THREE, gx.mask_rule(lambda s: np.ones(3, bool)), embedding=[[0.0], [np.nan], [1.0]])
+
+
+def test_a_threshold_of_minus_infinity_allows_nothing():
+    never = gx.l1_rule(lambda s: ([1, 1], -np.inf), name="never")
+    assert gx.Guardian(PLANE, never).certify(None, np.array([0.7, 0.7])).inevitable
+    corner = gx.bounds_rule(lambda s: ([0, 0], [0.1, 0.1]), name="corner")
+    verdict = gx.Guardian(PLANE, never | corner).certify(None, np.array([0.7, 0.7]))
+    assert (verdict.action <= 0.1).all()
+
+
+def test_a_flat_mask_that_could_mean_two_things_is_refused():
+    space = gym.spaces.MultiDiscrete([2, 2])
+    with pytest.raises(gx.StopEpisode, match="one mask per component or all 4 joint actions"):
+        gx.Guardian(space, gx.mask_rule(lambda s: [True, False, False, True])).certify(None, np.array([0, 1]))
+    by_part = gx.Guardian(space, gx.mask_rule(lambda s: ([True, False], [False, True])))
+    assert by_part.certify(None, np.array([1, 0])).action.tolist() == [0, 1]
+
+
+@settings(max_examples=60)
+@given(st.data())
+def test_no_forbidden_action_ever_passes_whatever_rules_and_proposals_do(data):
+    """Random rules - some fail on some states - and random proposals, judged again by hand from outside."""
+    kinds = data.draw(
+        st.lists(st.sampled_from(["l1", "bounds", "predicate", "flaky", "nan"]), min_size=1, max_size=3)
+    )
+    limit = data.draw(st.floats(0.05, 1.5))
+    cut = data.draw(st.floats(-0.8, 0.8))
+
+    def allowed(kind, action):
+        x = np.asarray(action, dtype=np.float64)
+        return {
+            "l1": np.abs(x).sum() <= limit,
+            "bounds": bool((x <= cut + 0.1).all()),
+            "predicate": bool(np.sin(5 * x[0]) <= cut + 0.9),
+        }.get(kind, True)
+
+    def flaky(state, action):
+        if state > 0.5:
+            raise OSError("no signal")
+        return True
+
+    make = {
+        "l1": gx.l1_rule(lambda s: ([1.0, 1.0], limit)),
+        "bounds": gx.bounds_rule(lambda s: ([-1.0] * 2, [cut + 0.1] * 2)),
+        "predicate": gx.rule(lambda s, a: bool(np.sin(5 * float(a[0])) <= cut + 0.9)),
+        "flaky": gx.rule(flaky),
+        "nan": gx.margin_rule(lambda s, a: np.nan if s > 0.8 else 1.0),
+    }
+    fallback = np.array([-0.02, -0.02], np.float32)
+    if not all(allowed(k, fallback) for k in kinds):
+        fallback = None
+    guardian = gx.Guardian(PLANE, [make[k] for k in kinds], fallback=fallback)
+    for _ in range(4):
+        proposed = np.array(data.draw(st.tuples(st.floats(-3, 3), st.floats(-3, 3))))
+        if data.draw(st.integers(0, 9)) == 0:
+            proposed[0] = np.nan
+        try:
+            verdict = guardian.certify(data.draw(st.floats(0, 1)), proposed)
+        except gx.StopEpisode:
+            continue
+        assert PLANE.contains(verdict.action)
+        if not verdict.inevitable:
+            for kind in kinds:
+                assert allowed(kind, verdict.action), (kind, verdict)
