@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from replay_story import FRAMES, LARGE, MIXED, check_batch, check_windows
-from test_samplers import offline_story, online_story
+from replay_story import FRAMES, LARGE, MIXED, Story, check_batch, check_windows
+from test_samplers import offline_story, online_story, tell
 
 from rlpd_gx.errors import GxError
 from rlpd_gx.replay.hybrid import Hybrid
@@ -229,10 +229,13 @@ def test_a_damaged_file_is_found_and_nothing_of_it_is_sampled(tmp_path):
         start = archive.getinfo("records.npy").header_offset
     content[start + 200] ^= 0xFF
     path.write_bytes(content)
-    hybrid = make(online_story(FRAMES, [7]).ring)
+    ring = online_story(FRAMES, [7, 30]).ring
+    hybrid = make(ring)
     with pytest.raises(GxError, match=r"records cannot be read: Bad CRC-32"):
         hybrid.restore(path)
     assert not hybrid.sample(0.5).is_online.any()
+    story = tell(Story(FRAMES, 2, 12, ring), [3, 9, 5])  # the ring is empty, and works
+    check_batch(hybrid.sample(0.5), story, OFFLINE, stack=1, gamma=0.99)
     path.write_bytes(content[: len(content) // 2])
     with pytest.raises(GxError, match="cannot be read as a saved state"):
         hybrid.restore(path)

@@ -109,11 +109,12 @@ class Extent:
         return nested_observation({name: column[index] for name, column in self.observation_columns.items()})
 
     def _draw_readable(self, count: int, generator: np.random.Generator) -> Array:
-        # a lane fills up from its first row on, and is read everywhere once it is full
-        if len(self.length) == 1:
-            return generator.integers(int(self.length[0]), size=count)
-        ends = np.cumsum(self.length)
-        ticket = generator.integers(ends[-1], size=count)
+        # A lane fills up from its first row on, and is read everywhere once it is full. Floats are as good as
+        # `integers` for less than 2^53 rows, in half the time.
+        ends = np.cumsum(self.length) if len(self.length) > 1 else self.length
+        ticket = (generator.random(count) * ends[-1]).astype(np.int64)
+        if len(ends) == 1:
+            return ticket
         lanes = np.searchsorted(ends, ticket, side="right")
         return lanes * self.lane_rows + ticket - (ends - self.length)[lanes]
 

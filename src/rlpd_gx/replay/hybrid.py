@@ -11,7 +11,7 @@ from rlpd_gx.replay import archive
 from rlpd_gx.replay.extent import Extent
 from rlpd_gx.replay.gather import Part, assemble
 from rlpd_gx.replay.ring import Ring
-from rlpd_gx.replay.samplers import Draw, Sampler
+from rlpd_gx.replay.samplers import Sampler
 from rlpd_gx.replay.timeline import Timeline
 from rlpd_gx.types import Array, Batch
 
@@ -140,12 +140,10 @@ class Hybrid:
         """Rows of one source, `counts` [updates] of them for each minibatch."""
         most = max(counts)
         draw = self._sampler.draw(extent, (self._updates, most), interval, self._stack, self._generator)
-        kept = np.arange(most) < np.array(counts)[:, None]
+        draw = draw.flat(None if min(counts) == most else np.arange(most) < np.array(counts)[:, None])
         if draw.filled is not None:
-            self.counts.filled += int(np.count_nonzero(draw.filled & kept))
-        length = None if draw.length is None else draw.length[kept]
-        flat = Draw(draw.rows[kept], length=length, horizon=draw.horizon, all_steps=draw.all_steps)
-        return Part(extent, is_online, flat)
+            self.counts.filled += int(np.count_nonzero(draw.filled))
+        return Part(extent, is_online, draw)
 
     def _order(self, online: list[int]) -> Array:
         """[updates * batch_size] which row goes where, if all online rows lie before all offline ones."""

@@ -73,9 +73,7 @@ class Ring:
         episode_step = self.timeline.episode_step
         newest = self._first_row + self._head
         running = lanes[self._open[lanes] & (episode_step[newest[lanes]] > 0)]
-        self.timeline.truncated[
-            self._first_row[running] + (self._head[running] - 1) % self.extent.lane_rows
-        ] = True
+        self.timeline.truncated[self.extent.shift(newest[running], -1)] = True
         # an episode without a step leaves nothing: its only row is used again
         again = self._open[lanes] & (episode_step[newest[lanes]] == 0)
         self._advance(lanes[~again])
@@ -140,16 +138,22 @@ class Ring:
         """Take over a saved state; `read(name, target)` fills a target [lanes, used, ...] with an array."""
         if state["shape"] != self._shape():
             raise GxError(f"the saved ring is {state['shape']}, but this one is {self._shape()}")
-        self.extent.length[:], self.extent.steps = (
-            0,
-            0,
-        )  # nothing is readable if the file turns out to be broken
-        for name, column in self._by_lane().items():
-            read(name, column[:, : state["used"]])
-            column[:, state["used"] :] = 0
+        try:
+            for name, column in self._by_lane().items():
+                read(name, column[:, : state["used"]])
+                column[:, state["used"] :] = 0
+        except BaseException:
+            self._clear()  # half of another ring must never be sampled
+            raise
         self._head[:], self._open[:] = state["head"], state["open"]
         self.extent.oldest[:], self.extent.length[:] = state["oldest"], state["length"]
         self.extent.steps = state["steps"]
+
+    def _clear(self) -> None:
+        self.timeline.is_step[:] = False
+        self._head[:], self._open[:] = -1, False
+        self.extent.oldest[:], self.extent.length[:] = 0, 0
+        self.extent.steps = 0
 
     def _shape(self) -> str:
         return f"{self.lanes} lanes of {self.extent.lane_rows} rows of {self.layout}"

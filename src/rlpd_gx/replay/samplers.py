@@ -34,6 +34,16 @@ class Draw:
     all_steps: bool = False
     """Whether the Learner needs every step inside a span."""
 
+    def flat(self, kept: Array | None) -> "Draw":
+        """The rows where `kept` [U, n] (None: all), in one dimension."""
+
+        def pick(field: Array) -> Array:
+            return field.ravel() if kept is None else field[kept]
+
+        filled = None if self.filled is None else pick(self.filled)
+        length = None if self.length is None else pick(self.length)
+        return Draw(pick(self.rows), filled, length, self.horizon, self.all_steps)
+
 
 class Sampler(Protocol):
     """Anything that draws rows from an extent, which has at least one usable row."""
