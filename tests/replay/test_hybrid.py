@@ -1,5 +1,7 @@
+import re
 import zipfile
 from fractions import Fraction
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -89,6 +91,28 @@ def test_windows_stay_whole_in_the_minibatch():
         draw = Draw(rows, np.zeros_like(rows, np.bool_))
         check_windows(draw, source, width=4, interval=2, stack=1)
     assert hybrid.counts.filled == 0
+
+
+def test_the_page_about_replay_runs():
+    page = (Path(__file__).parents[2] / "docs" / "replay.md").read_text()
+    (code,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    names: dict = {}
+    exec(code.replace("1_000_000", "1_000"), names)
+    ring, hybrid, observation = names["ring"], names["hybrid"], np.zeros((1, 17), np.float32)
+    ring.begin(observation, np.zeros((1, 12), np.float32))
+    ring.add(
+        proposed_action=np.zeros((1, 6), np.float32),
+        executed_action=np.zeros((1, 6), np.float32),
+        reward=[1.0],
+        terminated=[False],
+        truncated=[False],
+        margin=[0.5],
+        unsafe_event=[False],
+        next_observation=observation,
+        next_safe_set=np.zeros((1, 12), np.float32),
+    )
+    batch = hybrid.sample(1.0, names["interval"](0))
+    assert batch.observation.shape == (20, 256, 17)
 
 
 def test_stacks_share_one_block():

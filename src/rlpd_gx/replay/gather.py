@@ -37,8 +37,8 @@ def assemble(
     else:
         # s and s' share all frames but one: [n, stack + 1]
         frames = [part.extent.stack_rows(part.draw.rows, stack, ahead=1) for part in parts]
-    ends = frames if stack == 1 else [index[:, [stack - 1, -1]] for index in frames]
-    records = reader.records(ends)
+    # the newest frames of both stacks: s itself and s', the last of all
+    records = reader.records([index[:, stack - 1 :: index.shape[1] - stack] for index in frames])
     here, there = records[:, :, 0], records[:, :, 1]
     target = _span_target(reader, lengths, stack, gamma) if lengths else _step_target(here, gamma)
     block = reader.observations(frames, records if stack == 1 else None)
