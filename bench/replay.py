@@ -1,6 +1,8 @@
 """How fast a batch is sampled, beside stable-baselines3, cpprb and a plain copy: `python -m bench.replay`.
 
 All contenders hold the same steps and take turns in one process. Only ratios within a run mean something.
+Who allocates much (SB3, pixels) depends on what malloc does with freed memory. With glibc, all are given it again by:
+`MALLOC_MMAP_THRESHOLD_=33554432 MALLOC_TRIM_THRESHOLD_=1000000000 python -m bench.replay`.
 """
 
 import gc

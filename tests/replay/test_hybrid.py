@@ -181,7 +181,7 @@ def run(hybrid, story, first, last) -> list[Batch]:
     "sampler", [Uniform(), Stride(3), Span("tree-backup")], ids=lambda s: type(s).__name__
 )
 @pytest.mark.parametrize("layout", [LARGE, MIXED], ids=["large", "dict"])
-@pytest.mark.parametrize("saved_after", [4, 40])
+@pytest.mark.parametrize("saved_after", [0, 40])
 def test_restored_goes_on_bit_for_bit(tmp_path, layout, sampler, kind, saved_after):
     data = offline_story(layout, [30, 40]).timeline()
     options = {"sampler": sampler, "batch_size": 7, "updates": 2, "stack": 2, "kind": kind}

@@ -235,6 +235,7 @@ def test_an_action_that_is_forbidden_cuts_only_later():
     ("make", "sentence"),
     [
         (lambda: Stride(0), "1 transition wide or more"),
+        (lambda: Stride(3, constant_interval=0), "constant_interval must be 1 step or more"),
         (lambda: Span("retrace"), "correction must be none, cut or tree-backup"),
         (lambda: Span("cut"), "needs the policy's probability"),
         (lambda: Span("none", lambda *_: np.ones(1)), "and the others do not"),

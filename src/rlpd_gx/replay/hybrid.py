@@ -73,8 +73,10 @@ class Hybrid:
             raise GxError(f"mix is the share of online rows and must lie in [0, 1], got {mix}")
         if interval < 1:
             raise GxError(f"interval must be 1 step or more, got {interval}")
+        available = self._available(mix)
         wanted = self._wanted(mix)
-        online = self._present(wanted, mix)
+        # with nothing to stand in for them, the rows there are come up more than once
+        online = wanted if self._offline is None else [min(count, available) for count in wanted]
         offline = [self._batch_size - count for count in online]
         parts = []
         if self.online is not None and any(online):
@@ -121,20 +123,19 @@ class Hybrid:
             wanted.append(rows)
         return wanted
 
-    def _present(self, wanted: list[int], mix: float) -> list[int]:
-        """[updates] those of the wanted online rows that exist, or a sentence where nothing can stand in."""
+    def _available(self, mix: float) -> int:
+        """How many online rows there are, or a sentence if this mix cannot be had."""
         if self.online is None:
             if mix > 0:
                 raise GxError(f"mix is {mix}, but there is no online ring to sample from")
-            return wanted
+            return 0
         available = self.online.extent.available(self._stack, enough=self._batch_size)
-        if self._offline is not None:
-            return [min(count, available) for count in wanted]
-        if mix < 1:
-            raise GxError(f"mix is {mix}, but there is no offline data for the rest")
-        if not available:
-            raise GxError("the online ring holds no step yet, and there is no offline data to begin with")
-        return wanted
+        if self._offline is None:
+            if mix < 1:
+                raise GxError(f"mix is {mix}, but there is no offline data for the rest")
+            if not available:
+                raise GxError("the online ring holds no step yet, and there is no offline data to begin with")
+        return available
 
     def _draw(self, extent: Extent, counts: list[int], interval: int, *, is_online: bool) -> Part:
         """Rows of one source, `counts` [updates] of them for each minibatch."""

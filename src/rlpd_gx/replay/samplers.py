@@ -82,6 +82,8 @@ class Stride:
     def __post_init__(self) -> None:
         if self.width < 1:
             raise GxError(f"a window is 1 transition wide or more, got {self.width}")
+        if self.constant_interval is not None and self.constant_interval < 1:
+            raise GxError(f"constant_interval must be 1 step or more, got {self.constant_interval}")
 
     def draw(
         self, extent: Extent, shape: tuple[int, int], interval: int, stack: int, generator: Generator
@@ -116,7 +118,7 @@ class Span:
     """DTS as span: independent transitions whose targets jump `interval` steps.
 
     A span ends early where its episode ends, and before the first *later* action that is forbidden (margin
-    below zero; an unknown margin, NaN, does not cut). So far it evaluates the policy that made the data:
+    below zero; an unknown margin, NaN, does not cut). Left at that, it evaluates the policy of the data:
     `cut` also ends it before the first later action to which the policy gives less than `threshold`;
     `tree-backup` makes the batch carry every step (`Batch.span_steps`), for the Learner to correct.
     """
