@@ -1,7 +1,7 @@
 """How fast a batch is sampled, beside stable-baselines3, cpprb and a plain copy: `python -m bench.replay`.
 
 All contenders hold the same steps and take turns in one process. Only ratios within a run mean something.
-Who allocates much (SB3, pixels) depends on what malloc does with freed memory. With glibc, all are given it again by:
+Who allocates much (SB3, pixels) depends on what malloc does with freed memory; glibc gives it out again with
 `MALLOC_MMAP_THRESHOLD_=33554432 MALLOC_TRIM_THRESHOLD_=1000000000 python -m bench.replay`.
 """
 
@@ -26,7 +26,7 @@ from rlpd_gx.types import Batch
 
 BATCH, UPDATES, STACK, EPISODE_STEPS = 256, 20, 4, 500
 PIXEL_STEPS, STATE_STEPS = 20_000, 100_000
-ROUNDS, CALLS = 25, 8
+ROUNDS, CALLS = 36, 6
 OURS = ("ours, online", "ours, half offline")
 
 PIXELS = Layout(np.dtype((np.uint8, (84, 84))), np.dtype(np.int64), np.dtype((np.uint8, (18,))))
@@ -156,7 +156,9 @@ def measured(contenders: dict[str, Callable[[], object]]) -> dict[str, list[floa
     seconds: dict[str, list[float]] = {name: [] for name in contenders}
     gc.disable()
     for turn in range(ROUNDS + 1):
-        for name, call in contenders.items():
+        # nobody always comes after the same other, whose memory is still in the cache
+        first = turn % len(contenders)
+        for name, call in [*contenders.items()][first:] + [*contenders.items()][:first]:
             times = []
             for _ in range(CALLS):
                 start = time.perf_counter()
