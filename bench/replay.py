@@ -6,6 +6,7 @@ Who allocates much (SB3, pixels) depends on what malloc does with freed memory; 
 """
 
 import gc
+import random
 import statistics
 import time
 from collections.abc import Callable
@@ -154,11 +155,11 @@ def cpp(layout: Layout, steps: int, stack: int, *, compact: bool, full: bool = F
 def measured(contenders: dict[str, Callable[[], object]]) -> dict[str, list[float]]:
     """Seconds of a call, the median of each round; contenders take turns, so a busy moment hits them all."""
     seconds: dict[str, list[float]] = {name: [] for name in contenders}
+    shuffle = random.Random(0)
     gc.disable()
     for turn in range(ROUNDS + 1):
         # nobody always comes after the same other, whose memory is still in the cache
-        first = turn % len(contenders)
-        for name, call in [*contenders.items()][first:] + [*contenders.items()][:first]:
+        for name, call in shuffle.sample(list(contenders.items()), len(contenders)):
             times = []
             for _ in range(CALLS):
                 start = time.perf_counter()
