@@ -1,0 +1,123 @@
+"""Which rows of a timeline may be read now, and how to move among them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from rlpd_gx.errors import GxError
+from rlpd_gx.replay.storage import Storage
+from rlpd_gx.replay.timeline import Timeline, nested_observation
+from rlpd_gx.types import Array, Observation
+
+
+@dataclass(eq=False)
+class Extent:
+    """The readable rows of a timeline cut into equal lanes, each a ring of its own.
+
+    Rows are numbered as in the timeline. The *age* of a row counts the readable rows before it in its lane:
+    the seam between the newest and the oldest row lies at the two ends of the ages, and nowhere else.
+    """
+
+    storage: Storage
+    lane_rows: int
+    oldest: Array
+    """[lanes] where in its lane the oldest readable row lies."""
+    length: Array
+    """[lanes] how many rows are readable."""
+    steps: int
+    """Readable rows that are steps."""
+
+    def __post_init__(self) -> None:
+        self.timeline = self.storage.timeline
+        self.observation_columns = {
+            name: column
+            for name, column in self.timeline.columns().items()
+            if name.partition("/")[0] == "observation"
+        }
+
+    @classmethod
+    def whole(cls, timeline: Timeline) -> Extent:
+        """All of a finished timeline."""
+        timeline.check_episodes()
+        if not (steps := int(np.count_nonzero(timeline.is_step))):
+            raise GxError("the data holds no step")
+        return cls(
+            Storage.of(timeline), len(timeline), np.zeros(1, np.int64), np.array([len(timeline)]), steps
+        )
+
+    def shift(self, rows: Array, offset: Array | int) -> Array:
+        """The row numbers `offset` rows later in the same lane, around the seam."""
+        if len(self.oldest) == 1:
+            return (rows + offset) % self.lane_rows
+        inside = rows % self.lane_rows
+        return rows - inside + (inside + offset) % self.lane_rows
+
+    def age(self, rows: Array) -> Array:
+        """Readable rows before each row in its lane."""
+        return (rows - self._of_lane(self.oldest, rows)) % self.lane_rows
+
+    def reaches(self, rows: Array, offset: Array | int) -> Array:
+        """Whether the row `offset` rows later (earlier if negative) is readable and of the same episode."""
+        age = self.age(rows) + offset
+        readable = (age >= 0) & (age < self._of_lane(self.length, rows))
+        # a border in between would have set the count back, so only rows of one episode differ by the offset
+        episode_step = self.timeline.episode_step
+        return readable & (episode_step[self.shift(rows, offset)] - episode_step[rows] == offset)
+
+    def usable(self, rows: Array, stack: int) -> Array:
+        """Whether a row is a step whose stack of frames has not lost its beginning at the seam."""
+        is_step = self.timeline.is_step[rows]
+        if stack == 1:
+            return is_step
+        return is_step & (self.age(rows) >= np.minimum(self.timeline.episode_step[rows], stack - 1))
+
+    def available(self, stack: int, enough: int) -> int:
+        """How many rows are usable, or some number above `enough`."""
+        # only the oldest few rows of a lane can have lost a part of their stack
+        few = min(stack - 1, self.lane_rows)
+        if not few or self.steps - few * len(self.length) > enough:
+            return self.steps
+        lanes, ages = np.nonzero(np.arange(few) < self.length[:, None])
+        rows = lanes * self.lane_rows + (self.oldest[lanes] + ages) % self.lane_rows
+        return self.steps - int(np.count_nonzero(self.timeline.is_step[rows] & ~self.usable(rows, stack)))
+
+    def draw(self, count: int, stack: int, generator: np.random.Generator) -> Array:
+        """[count] usable rows, each equally likely, with replacement. At least one must be available."""
+        rows = np.empty(0, np.int64)
+        while len(rows) < count:
+            # a few more than needed, for those that are not usable: a second turn is seldom
+            drawn = self._draw_readable(count - len(rows) + count // 16 + 4, generator)
+            drawn = drawn[self.usable(drawn, stack)]
+            rows = np.concatenate([rows, drawn]) if len(rows) else drawn
+        return rows[:count]
+
+    def stack_rows(self, rows: Array, stack: int, ahead: int = 0) -> Array:
+        """[n, stack + ahead] the rows of each stack, oldest first, and `ahead` rows more.
+
+        Before the episode began, its first frame is repeated.
+        """
+        offsets = np.arange(1 - stack, 1 + ahead)
+        if stack > 1:
+            offsets = np.maximum(offsets, -self.timeline.episode_step[rows][:, None])
+        return self.shift(rows[:, None], offsets)
+
+    def observation(self, rows: Array, stack: int) -> Observation:
+        """The observations at rows [n]: [n, ...], or [n, stack, ...] where frames are stacked."""
+        index = self.stack_rows(rows, stack) if stack > 1 else rows
+        return nested_observation({name: column[index] for name, column in self.observation_columns.items()})
+
+    def _draw_readable(self, count: int, generator: np.random.Generator) -> Array:
+        # A lane fills up from its first row on, and is read everywhere once it is full. Floats are as good as
+        # `integers` for less than 2^53 rows, in half the time.
+        ends = np.cumsum(self.length) if len(self.length) > 1 else self.length
+        ticket = (generator.random(count) * ends[-1]).astype(np.int64)
+        if len(ends) == 1:
+            return ticket
+        lanes = np.searchsorted(ends, ticket, side="right")
+        return lanes * self.lane_rows + ticket - (ends - self.length)[lanes]
+
+    def _of_lane(self, values: Array, rows: Array) -> Array:
+        """The value of each row's lane, from values [lanes]."""
+        return values[0] if len(values) == 1 else values[rows // self.lane_rows]

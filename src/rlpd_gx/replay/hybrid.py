@@ -1,0 +1,162 @@
+"""Hybrid data: every minibatch holds an exact number of online rows, the rest is offline."""
+
+import os
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from rlpd_gx.errors import GxError
+from rlpd_gx.replay import archive
+from rlpd_gx.replay.extent import Extent
+from rlpd_gx.replay.gather import Part, assemble
+from rlpd_gx.replay.ring import Ring
+from rlpd_gx.replay.samplers import Sampler
+from rlpd_gx.replay.timeline import Timeline
+from rlpd_gx.types import Array, Batch
+
+_ROW = 1 << 32  # the carried remainder counts in this fraction of a row: whole numbers do not drift
+
+
+@dataclass
+class Counts:
+    """Rows handed out so far."""
+
+    online: int = 0
+    offline: int = 0
+    missing_online: int = 0
+    """Online rows that did not exist yet and were drawn offline instead."""
+    filled: int = 0
+    """Rows drawn at random because an episode was too short for its window."""
+
+
+class Hybrid:
+    """Samples [updates, batch_size] blocks from an online ring and offline data; either may be left out.
+
+    `gamma` is the discount of one step. `stack` frames make an observation (1: no stacking).
+    The generator is used by nothing else, and is saved with the rest.
+    """
+
+    def __init__(
+        self,
+        *,
+        online: Ring | None,
+        offline: Timeline | None,
+        sampler: Sampler,
+        generator: np.random.Generator,
+        batch_size: int = 256,
+        updates: int = 1,
+        stack: int = 1,
+        gamma: float = 0.99,
+    ) -> None:
+        if online is None and offline is None:
+            raise GxError("there is nothing to sample from: give an online ring, offline data, or both")
+        if online is not None and offline is not None and online.layout != offline.layout:
+            raise GxError(f"online rows are {online.layout}, but offline rows are {offline.layout}")
+        if min(batch_size, updates, stack) < 1:
+            raise GxError(
+                f"batch_size, updates and stack must be 1 or more, got {batch_size}, {updates}, {stack}"
+            )
+        self.online = online
+        self.counts = Counts()
+        self._offline = None if offline is None else Extent.whole(offline)
+        self._sampler, self._generator = sampler, generator
+        self._batch_size, self._updates, self._stack, self._gamma = batch_size, updates, stack, gamma
+        self._carry = 0
+
+    def sample(self, mix: float, interval: int = 1) -> Batch:
+        """A block [updates, batch_size, ...] with a share `mix` of online rows in each minibatch.
+
+        Where that is not a whole number, the remainder is carried to the next minibatch.
+        """
+        if not 0.0 <= mix <= 1.0:
+            raise GxError(f"mix is the share of online rows and must lie in [0, 1], got {mix}")
+        if interval < 1:
+            raise GxError(f"interval must be 1 step or more, got {interval}")
+        available = self._available(mix)
+        wanted = self._wanted(mix)
+        # with nothing to stand in for them, the rows there are come up more than once
+        online = wanted if self._offline is None else [min(count, available) for count in wanted]
+        offline = [self._batch_size - count for count in online]
+        parts = []
+        if self.online is not None and any(online):
+            parts.append(self._draw(self.online.extent, online, interval, is_online=True))
+        if self._offline is not None and any(offline):
+            parts.append(self._draw(self._offline, offline, interval, is_online=False))
+        self.counts.online += sum(online)
+        self.counts.offline += sum(offline)
+        self.counts.missing_online += sum(wanted) - sum(online)
+        order = self._order(online) if len(parts) > 1 and self._updates > 1 else None
+        return assemble(parts, order, (self._updates, self._batch_size), stack=self._stack, gamma=self._gamma)
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write ring, carried remainder, counts and generator to one file, or leave that file as it was."""
+        arrays, ring = ({}, None) if self.online is None else self.online.state()
+        state = {
+            "ring": ring,
+            "carry": self._carry,
+            "counts": asdict(self.counts),
+            "generator": _plain(self._generator.bit_generator.state),
+        }
+        archive.write(path, arrays, state)
+
+    def restore(self, path: str | os.PathLike[str]) -> None:
+        """Go on where `save` left off, bit for bit, given the same offline data and settings."""
+        with archive.Reader(path) as saved:
+            state = saved.state
+            if (state["ring"] is None) != (self.online is None):
+                raise GxError(f"{path}: only one of the saved state and this one has an online ring")
+            if (kind := state["generator"]["bit_generator"]) != type(self._generator.bit_generator).__name__:
+                raise GxError(f"{path}: the generator saved is a {kind}; pass np.random.Generator of one")
+            if self.online is not None:
+                self.online.restore(saved.read, state["ring"])
+        self._generator.bit_generator.state = state["generator"]
+        self._carry, self.counts = state["carry"], Counts(**state["counts"])
+
+    def _wanted(self, mix: float) -> list[int]:
+        """[updates] online rows of each minibatch, by rounding to the nearest and carrying the rest."""
+        exact = round(mix * self._batch_size * _ROW)
+        wanted = []
+        for _ in range(self._updates):
+            rows = (exact + self._carry + _ROW // 2) // _ROW
+            self._carry += exact - rows * _ROW
+            wanted.append(rows)
+        return wanted
+
+    def _available(self, mix: float) -> int:
+        """How many online rows there are, or a sentence if this mix cannot be had."""
+        if self.online is None:
+            if mix > 0:
+                raise GxError(f"mix is {mix}, but there is no online ring to sample from")
+            return 0
+        available = self.online.extent.available(self._stack, enough=self._batch_size)
+        if self._offline is None:
+            if mix < 1:
+                raise GxError(f"mix is {mix}, but there is no offline data for the rest")
+            if not available:
+                raise GxError("the online ring holds no step yet, and there is no offline data to begin with")
+        return available
+
+    def _draw(self, extent: Extent, counts: list[int], interval: int, *, is_online: bool) -> Part:
+        """Rows of one source, `counts` [updates] of them for each minibatch."""
+        most = max(counts)
+        draw = self._sampler.draw(extent, (self._updates, most), interval, self._stack, self._generator)
+        draw = draw.flat(None if min(counts) == most else np.arange(most) < np.array(counts)[:, None])
+        if draw.filled is not None:
+            self.counts.filled += int(np.count_nonzero(draw.filled))
+        return Part(extent, is_online, draw)
+
+    def _order(self, online: list[int]) -> Array:
+        """[updates * batch_size] which row goes where, if all online rows lie before all offline ones."""
+        is_online = (np.arange(self._batch_size) < np.array(online)[:, None]).ravel()
+        order = np.empty(len(is_online), np.int64)
+        order[is_online] = np.arange(sum(online))
+        order[~is_online] = np.arange(sum(online), len(is_online))
+        return order
+
+
+def _plain(state: Any) -> Any:
+    """A generator's state as JSON can hold it; some kinds keep arrays."""
+    if isinstance(state, dict):
+        return {key: _plain(value) for key, value in state.items()}
+    return state.tolist() if isinstance(state, np.ndarray) else state
