@@ -1,0 +1,180 @@
+"""The one layout of stored experience, shared by the online ring and offline data.
+
+Rows lie in time order, the rows of an episode side by side. Row j holds one observation and the safe set
+there and, if a step was taken from it, that step. An episode of T steps takes T + 1 rows: the last one holds
+the observation after the last step and has `is_step` False. So s' is always row j + 1.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+import numpy as np
+
+from rlpd_gx.errors import GxError
+
+Array = np.ndarray[Any, Any]
+Observation = Array | Mapping[str, Array]
+
+_ALIGNMENT = 64  # one cache line
+
+
+@dataclass(frozen=True, eq=False)
+class Timeline:
+    """n rows of experience as plain arrays, possibly memory-mapped. Step fields of other rows are 0."""
+
+    observation: Observation
+    """[n, ...], or a dict of such arrays. One frame, never a stack."""
+    is_step: Array
+    """[n] bool. False in the last row of each episode."""
+    episode_step: Array
+    """[n] int32. How many rows of the same episode lie before this one."""
+    proposed_action: Array
+    """[n, ...] what the policy wanted."""
+    executed_action: Array
+    """[n, ...] what was done; same dtype and shape as proposed."""
+    reward: Array
+    """[n] float32."""
+    terminated: Array
+    """[n] bool."""
+    truncated: Array
+    """[n] bool."""
+    safe_set: Array
+    """[n, code_width] the encoded safe set at this row's observation."""
+    margin: Array
+    """[n] float32. Smallest margin of the executed action; below zero means forbidden, NaN means unknown."""
+    unsafe_event: Array
+    """[n] bool. Something the rules exist to prevent was seen after this step."""
+    extras: Mapping[str, Array] = field(default_factory=dict)
+    """Further columns [n, ...] that travel with the data; never sampled."""
+
+    def __post_init__(self) -> None:
+        rows = len(self.is_step)
+        for name, column in self.columns().items():
+            if column.ndim == 0 or len(column) != rows:
+                raise GxError(f"column {name} has shape {column.shape}, but is_step has {rows} rows")
+        if self.safe_set.ndim != 2:
+            raise GxError(f"column safe_set must be [n, code_width], got shape {self.safe_set.shape}")
+        for name, expected in self.layout.columns().items():
+            if (found := _row_dtype(self.columns()[name])) != expected:
+                raise GxError(f"column {name} has rows of {found}, expected {expected}")
+
+    def __len__(self) -> int:
+        return len(self.is_step)
+
+    def __repr__(self) -> str:
+        return f"Timeline({len(self)} rows, {self.layout})"
+
+    @property
+    def layout(self) -> Layout:
+        """Type and shape of a row."""
+        return Layout(
+            observation={name: _row_dtype(part) for name, part in self.observation.items()}
+            if isinstance(self.observation, Mapping)
+            else _row_dtype(self.observation),
+            action=_row_dtype(self.executed_action),
+            safe_set=_row_dtype(self.safe_set),
+        )
+
+    def columns(self) -> dict[str, Array]:
+        """All arrays by flat name; parts of dicts are named like `observation/pixels` and `extras/x`."""
+        flat: dict[str, Array] = {}
+        for entry in fields(self):
+            value = getattr(self, entry.name)
+            if isinstance(value, Mapping):
+                flat |= {f"{entry.name}/{key}": part for key, part in value.items()}
+            else:
+                flat[entry.name] = value
+        return flat
+
+    @classmethod
+    def from_columns(cls, flat: Mapping[str, Array]) -> Timeline:
+        """The inverse of `columns`."""
+        nested: dict[str, Any] = {}
+        for name, column in flat.items():
+            parent, _, key = name.partition("/")
+            if key:
+                nested.setdefault(parent, {})[key] = column
+            else:
+                nested[parent] = column
+        missing = [entry.name for entry in fields(cls) if entry.name not in nested and entry.name != "extras"]
+        unknown = sorted(nested.keys() - {entry.name for entry in fields(cls)})
+        if missing or unknown:
+            raise GxError(f"not the columns of a timeline: missing {missing}, unknown {unknown}")
+        return cls(**nested)
+
+    def check_episodes(self) -> None:
+        """Raise unless the rows are whole episodes in time order (for finished data, not for a ring)."""
+        if not len(self):
+            return
+        expected = np.zeros(len(self), self.episode_step.dtype)
+        np.multiply(self.episode_step[:-1] + 1, self.is_step[:-1], out=expected[1:])
+        if (wrong := np.flatnonzero(self.episode_step != expected)).size:
+            j = wrong[0]
+            raise GxError(f"row {j}: episode_step is {self.episode_step[j]}, expected {expected[j]}")
+        if self.is_step[-1]:
+            raise GxError(f"row {len(self) - 1}: a step without its next observation ends the data")
+        ended = (self.terminated | self.truncated) & self.is_step
+        if (wrong := np.flatnonzero(ended[:-1] & self.is_step[1:])).size:
+            raise GxError(f"row {wrong[0] + 1}: a step follows the end of its episode")
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Type and shape of one row of each column that differs between environments.
+
+    Each is a numpy dtype with a shape: `np.dtype((np.uint8, (84, 84)))`.
+    """
+
+    observation: np.dtype[Any] | Mapping[str, np.dtype[Any]]
+    action: np.dtype[Any]
+    safe_set: np.dtype[Any]
+
+    def columns(self) -> dict[str, np.dtype[Any]]:
+        """Row dtype of every column, by flat name (see `Timeline.columns`)."""
+        if isinstance(self.observation, Mapping):
+            observation = {f"observation/{key}": dtype for key, dtype in self.observation.items()}
+        else:
+            observation = {"observation": self.observation}
+        single, whole, flag = np.dtype(np.float32), np.dtype(np.int32), np.dtype(np.bool_)
+        return observation | {
+            "is_step": flag,
+            "episode_step": whole,
+            "proposed_action": self.action,
+            "executed_action": self.action,
+            "reward": single,
+            "terminated": flag,
+            "truncated": flag,
+            "safe_set": self.safe_set,
+            "margin": single,
+            "unsafe_event": flag,
+        }
+
+    def nbytes(self, rows: int) -> int:
+        """Bytes that `allocate` takes for this many rows."""
+        return sum(_aligned(rows * dtype.itemsize) for dtype in self.columns().values())
+
+    def allocate(self, rows: int, path: str | os.PathLike[str] | None = None) -> Timeline:
+        """A zeroed timeline in one allocation, or in one new memory-mapped file (replaced if it exists)."""
+        size = self.nbytes(rows)
+        # a plain view of the mapped file: indexing numpy's own memmap class is slow
+        buffer = (
+            np.zeros(size, np.uint8) if path is None else np.asarray(np.memmap(path, np.uint8, "w+", 0, size))
+        )
+        flat, start = {}, 0
+        for name, dtype in self.columns().items():
+            stop = start + rows * dtype.itemsize
+            flat[name] = buffer[start:stop].view(dtype.base).reshape(rows, *dtype.shape)
+            start = _aligned(stop)
+        return Timeline.from_columns(flat)
+
+
+def _row_dtype(column: Array) -> np.dtype[Any]:
+    return np.dtype((column.dtype, column.shape[1:]))
+
+
+def _aligned(size: int) -> int:
+    return -(-size // _ALIGNMENT) * _ALIGNMENT
