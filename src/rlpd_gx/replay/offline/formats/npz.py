@@ -28,7 +28,7 @@ def recognises(path: Path) -> bool:
 def read(path: Path, mapping: Mapping[str, str] | None = None) -> Source:
     """`mapping` says `{name here: name in the file}` where they differ."""
     try:
-        with np.load(path, allow_pickle=False) as file:
+        with path.open("rb") as stream, np.load(stream, allow_pickle=False) as file:
             found = {name: file[name] for name in file.files}
     except ValueError as error:
         if "allow_pickle" in str(error):
