@@ -5,7 +5,7 @@ import sys
 
 import typer
 
-from rlpd_gx.cli import theory
+from rlpd_gx.cli import collect, data, theory
 from rlpd_gx.errors import GxError
 
 app = typer.Typer(
@@ -15,6 +15,8 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.add_typer(theory.app, name="theory")
+app.add_typer(data.app, name="data")
+app.command()(collect.collect)
 
 
 def main() -> None:

@@ -39,6 +39,15 @@ def test_the_second_load_reads_nothing_of_the_source(tmp_path, cache_root, monke
     assert len(folders(cache_root)) == 1
 
 
+def test_a_long_conversion_shows_its_progress(tmp_path, monkeypatch, capsys):
+    path = write(tmp_path / "a.npz", terminals=np.ones(5, bool))
+    load(path, root=tmp_path / "quiet")
+    assert capsys.readouterr().err == ""  # no terminal, no bar
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    load(path, root=tmp_path / "loud")
+    assert "Reading a.npz" in capsys.readouterr().err
+
+
 def test_content_and_choices_are_the_key(tmp_path, cache_root):
     path = write(tmp_path / "a.npz")
     assert load(path).steps == 5

@@ -72,7 +72,7 @@ def _as_text(value: Any) -> str:
     if isinstance(value, float):
         return f"{value:.4g}"
     if isinstance(value, Mapping):
-        return ", ".join(f"{key} {_as_text(part)}" for key, part in value.items())
+        return ", ".join(f"{key} {_as_text(part)}" for key, part in value.items()) or "none"
     if isinstance(value, list):
         return ", ".join(_as_text(part) for part in value) or "none"
     return str(value)

@@ -60,7 +60,9 @@ def _has_images(space: Any) -> bool:
     spaces = getattr(space, "spaces", None)
     if isinstance(spaces, dict):
         return any(_has_images(part) for part in spaces.values())
-    return getattr(space, "dtype", None) == np.uint8 and len(space.shape or ()) in (2, 3)
+    from minari.dataset.minari_storage import is_image_space
+
+    return bool(is_image_space(space))
 
 
 def _episodes(dataset: Any, path: Path) -> Iterator[Episode]:
