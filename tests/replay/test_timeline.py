@@ -71,6 +71,7 @@ def test_flat_names_round_trip():
         ("reward", np.zeros(6, np.float64), "column reward has rows of float64, expected float32"),
         ("terminated", np.zeros(6, np.uint8), "column terminated has rows of uint8, expected bool"),
         ("proposed_action", np.zeros((6, 2), np.float32), "column proposed_action has rows of"),
+        ("reward", np.zeros(12, np.float32)[::2], "column reward is not contiguous"),
         ("safe_set", np.zeros(6, np.float32), "column safe_set must be"),
     ],
 )

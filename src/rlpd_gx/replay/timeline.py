@@ -15,16 +15,14 @@ from typing import Any
 import numpy as np
 
 from rlpd_gx.errors import GxError
-
-Array = np.ndarray[Any, Any]
-Observation = Array | Mapping[str, Array]
+from rlpd_gx.types import Array, Observation
 
 _ALIGNMENT = 64  # one cache line
 
 
 @dataclass(frozen=True, eq=False)
 class Timeline:
-    """n rows of experience as plain arrays, possibly memory-mapped. Step fields of other rows are 0."""
+    """n rows of experience as plain arrays, possibly memory-mapped. Step fields of other rows are unused."""
 
     observation: Observation
     """[n, ...], or a dict of such arrays. One frame, never a stack."""
@@ -56,6 +54,8 @@ class Timeline:
         for name, column in self.columns().items():
             if column.ndim == 0 or len(column) != rows:
                 raise GxError(f"column {name} has shape {column.shape}, but is_step has {rows} rows")
+            if not column.flags.c_contiguous:  # numpy would copy all of it at every sample
+                raise GxError(f"column {name} is not contiguous; pass np.ascontiguousarray of it")
         if self.safe_set.ndim != 2:
             raise GxError(f"column safe_set must be [n, code_width], got shape {self.safe_set.shape}")
         for name, expected in self.layout.columns().items():

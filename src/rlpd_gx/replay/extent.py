@@ -1,0 +1,106 @@
+"""Which rows of a timeline may be read now, and how to move among them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from rlpd_gx.errors import GxError
+from rlpd_gx.replay.timeline import Timeline
+from rlpd_gx.types import Array
+
+
+@dataclass(eq=False)
+class Extent:
+    """The readable rows of a timeline cut into equal lanes, each a ring of its own.
+
+    Rows are numbered as in the timeline. The *age* of a row counts the readable rows before it in its lane:
+    the seam between the newest and the oldest row lies at the two ends of the ages, and nowhere else.
+    """
+
+    timeline: Timeline
+    lane_rows: int
+    oldest: Array
+    """[lanes] where in its lane the oldest readable row lies."""
+    length: Array
+    """[lanes] how many rows are readable."""
+    steps: int
+    """Readable rows that are steps."""
+
+    def __post_init__(self) -> None:
+        self.columns = self.timeline.columns()
+
+    @classmethod
+    def whole(cls, timeline: Timeline) -> Extent:
+        """All of a finished timeline."""
+        timeline.check_episodes()
+        if not (steps := int(np.count_nonzero(timeline.is_step))):
+            raise GxError("the data holds no step")
+        return cls(timeline, len(timeline), np.zeros(1, np.int64), np.array([len(timeline)]), steps)
+
+    def shift(self, rows: Array, offset: Array | int) -> Array:
+        """The row numbers `offset` rows later in the same lane, around the seam."""
+        if len(self.oldest) == 1:
+            return (rows + offset) % self.lane_rows
+        inside = rows % self.lane_rows
+        return rows - inside + (inside + offset) % self.lane_rows
+
+    def age(self, rows: Array) -> Array:
+        """Readable rows before each row in its lane."""
+        return (rows - self.oldest[rows // self.lane_rows]) % self.lane_rows
+
+    def reaches(self, rows: Array, offset: Array | int) -> Array:
+        """Whether the row `offset` rows later (earlier if negative) is readable and of the same episode."""
+        age = self.age(rows) + offset
+        readable = (age >= 0) & (age < self.length[rows // self.lane_rows])
+        # a border in between would have set the count back, so only rows of one episode differ by the offset
+        episode_step = self.timeline.episode_step
+        return readable & (episode_step[self.shift(rows, offset)] - episode_step[rows] == offset)
+
+    def usable(self, rows: Array, stack: int) -> Array:
+        """Whether a row is a step whose stack of frames has not lost its beginning at the seam."""
+        is_step = self.timeline.is_step[rows]
+        if stack == 1:
+            return is_step
+        return is_step & (self.age(rows) >= np.minimum(self.timeline.episode_step[rows], stack - 1))
+
+    def available(self, stack: int) -> int:
+        """How many rows are usable."""
+        if stack == 1:
+            return self.steps
+        # only the oldest few rows of a lane can have lost a part of their stack
+        ages = np.arange(min(stack - 1, self.lane_rows))
+        lanes, ages = np.nonzero(ages < self.length[:, None])
+        rows = self._at(lanes, ages)
+        return self.steps - int(np.count_nonzero(self.timeline.is_step[rows] & ~self.usable(rows, stack)))
+
+    def draw(self, count: int, stack: int, generator: np.random.Generator) -> Array:
+        """[count] usable rows, each equally likely, with replacement. At least one must be available."""
+        rows = self._draw_readable(count, generator)
+        while (rejected := np.flatnonzero(~self.usable(rows, stack))).size:
+            rows[rejected] = self._draw_readable(rejected.size, generator)
+        return rows
+
+    def stack_rows(self, rows: Array, stack: int, ahead: int = 0) -> Array:
+        """[n, stack + ahead] the rows of each stack, oldest first, and `ahead` rows more.
+
+        Before the episode began, its first frame is repeated.
+        """
+        if stack == 1 and not ahead:
+            return rows[:, None]
+        offsets = np.arange(1 - stack, 1 + ahead)
+        if stack > 1:
+            offsets = np.maximum(offsets, -self.timeline.episode_step[rows][:, None])
+        return self.shift(rows[:, None], offsets)
+
+    def _draw_readable(self, count: int, generator: np.random.Generator) -> Array:
+        if len(self.length) == 1:
+            return (generator.integers(self.length[0], size=count) + self.oldest[0]) % self.lane_rows
+        ends = np.cumsum(self.length)
+        ticket = generator.integers(ends[-1], size=count)
+        lanes = np.searchsorted(ends, ticket, side="right")
+        return self._at(lanes, ticket - (ends - self.length)[lanes])
+
+    def _at(self, lanes: Array, ages: Array) -> Array:
+        return lanes * self.lane_rows + (self.oldest[lanes] + ages) % self.lane_rows

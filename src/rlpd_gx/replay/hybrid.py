@@ -1,0 +1,169 @@
+"""Hybrid data: every minibatch holds an exact number of online rows, the rest is offline."""
+
+import os
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from rlpd_gx.errors import GxError
+from rlpd_gx.replay import archive
+from rlpd_gx.replay.extent import Extent
+from rlpd_gx.replay.gather import Part, assemble
+from rlpd_gx.replay.ring import Ring
+from rlpd_gx.replay.samplers import Draw, Sampler
+from rlpd_gx.replay.timeline import Timeline
+from rlpd_gx.types import Array, Batch
+
+_ROW = 1 << 32  # the carried remainder counts in this fraction of a row: whole numbers do not drift
+
+
+@dataclass
+class Counts:
+    """Rows handed out so far."""
+
+    online: int = 0
+    offline: int = 0
+    missing_online: int = 0
+    """Online rows that did not exist yet and were drawn offline instead."""
+    filled: int = 0
+    """Rows drawn at random because an episode was too short for its window."""
+
+
+class Hybrid:
+    """Samples [updates, batch_size] blocks from an online ring and offline data; either may be left out.
+
+    `gamma` is the discount of one step. `stack` frames make an observation (1: no stacking).
+    The generator is used by nothing else, and is saved with the rest.
+    """
+
+    def __init__(
+        self,
+        *,
+        online: Ring | None,
+        offline: Timeline | None,
+        sampler: Sampler,
+        generator: np.random.Generator,
+        batch_size: int = 256,
+        updates: int = 1,
+        stack: int = 1,
+        gamma: float = 0.99,
+    ) -> None:
+        if online is None and offline is None:
+            raise GxError("there is nothing to sample from: give an online ring, offline data, or both")
+        if online is not None and offline is not None and online.layout != offline.layout:
+            raise GxError(f"online rows are {online.layout}, but offline rows are {offline.layout}")
+        if min(batch_size, updates, stack) < 1:
+            raise GxError(
+                f"batch_size, updates and stack must be 1 or more, got {batch_size}, {updates}, {stack}"
+            )
+        self.online = online
+        self.counts = Counts()
+        self._offline = None if offline is None else Extent.whole(offline)
+        self._sampler, self._generator = sampler, generator
+        self._batch_size, self._updates, self._stack, self._gamma = batch_size, updates, stack, gamma
+        self._carry = 0
+
+    def sample(self, mix: float, interval: int = 1) -> Batch:
+        """A block [updates, batch_size, ...] with a share `mix` of online rows in each minibatch.
+
+        Where that is not a whole number, the remainder is carried to the next minibatch.
+        """
+        if not 0.0 <= mix <= 1.0:
+            raise GxError(f"mix is the share of online rows and must lie in [0, 1], got {mix}")
+        if interval < 1:
+            raise GxError(f"interval must be 1 step or more, got {interval}")
+        wanted = self._wanted(mix)
+        online = self._present(wanted, mix)
+        offline = self._batch_size - online
+        starts = np.arange(self._updates) * self._batch_size
+        parts = []
+        if self.online is not None and online.any():
+            draw, part = self._draw(self.online.extent, True, starts, online, interval)
+            parts.append(part)
+        if self._offline is not None and offline.any():
+            draw, part = self._draw(self._offline, False, starts + online, offline, interval)
+            parts.append(part)
+        self.counts.online += int(online.sum())
+        self.counts.offline += int(offline.sum())
+        self.counts.missing_online += int((wanted - online).sum())
+        return assemble(
+            parts,
+            (self._updates, self._batch_size),
+            stack=self._stack,
+            gamma=self._gamma,
+            horizon=draw.horizon,
+            all_steps=draw.all_steps,
+        )
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write ring, carried remainder, counts and generator to one file, or leave that file as it was."""
+        arrays, ring = ({}, None) if self.online is None else self.online.state()
+        state = {
+            "ring": ring,
+            "carry": self._carry,
+            "counts": asdict(self.counts),
+            "generator": _plain(self._generator.bit_generator.state),
+        }
+        archive.write(path, arrays, state)
+
+    def restore(self, path: str | os.PathLike[str]) -> None:
+        """Go on where `save` left off, bit for bit, given the same offline data and settings."""
+        with archive.Reader(path) as saved:
+            state = saved.state
+            if (state["ring"] is None) != (self.online is None):
+                raise GxError(f"{path}: only one of the saved state and this one has an online ring")
+            if (kind := state["generator"]["bit_generator"]) != type(self._generator.bit_generator).__name__:
+                raise GxError(f"{path}: the generator saved is a {kind}; pass np.random.Generator of one")
+            if self.online is not None:
+                self.online.restore(saved.read, state["ring"])
+        self._generator.bit_generator.state = state["generator"]
+        self._carry, self.counts = state["carry"], Counts(**state["counts"])
+
+    def _wanted(self, mix: float) -> Array:
+        """[updates] online rows of each minibatch, by rounding to the nearest and carrying the rest."""
+        exact = round(mix * self._batch_size * _ROW)
+        wanted = []
+        for _ in range(self._updates):
+            rows = (exact + self._carry + _ROW // 2) // _ROW
+            self._carry += exact - rows * _ROW
+            wanted.append(rows)
+        return np.array(wanted)
+
+    def _present(self, wanted: Array, mix: float) -> Array:
+        """[updates] those of the wanted online rows that exist, or a sentence where nothing can stand in."""
+        if self.online is None:
+            if mix > 0:
+                raise GxError(f"mix is {mix}, but there is no online ring to sample from")
+            return wanted
+        available = self.online.extent.available(self._stack)
+        if self._offline is not None:
+            return np.minimum(wanted, available)
+        if mix < 1:
+            raise GxError(f"mix is {mix}, but there is no offline data for the rest")
+        if not available:
+            raise GxError("the online ring holds no step yet, and there is no offline data to begin with")
+        return wanted
+
+    def _draw(
+        self, extent: Extent, is_online: bool, starts: Array, counts: Array, interval: int
+    ) -> tuple[Draw, Part]:
+        """Rows of one source: in each minibatch, `counts` [updates] of them at `starts` [updates]."""
+        most = int(counts.max())
+        draw = self._sampler.draw(extent, (self._updates, most), interval, self._stack, self._generator)
+        kept = np.arange(most) < counts[:, None]
+        self.counts.filled += int(np.count_nonzero(draw.filled & kept))
+        whole = most == self._batch_size and bool(kept.all())
+        slots = [
+            slice(start, start + count) for start, count in zip(starts.tolist(), counts.tolist(), strict=True)
+        ]
+        if whole:
+            slots = [slice(0, self._updates * self._batch_size)]
+        return draw, Part(extent, is_online, draw.rows[kept], draw.length[kept], slots)
+
+
+def _plain(state: Any) -> Any:
+    """A generator's state as JSON can hold it; some kinds keep arrays."""
+    if isinstance(state, dict):
+        return {key: _plain(value) for key, value in state.items()}
+    return state.tolist() if isinstance(state, np.ndarray) else state

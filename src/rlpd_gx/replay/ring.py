@@ -1,0 +1,203 @@
+"""The online buffer: a fixed number of rows, the oldest overwritten first."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from rlpd_gx.errors import GxError
+from rlpd_gx.replay.extent import Extent
+from rlpd_gx.replay.timeline import Layout
+from rlpd_gx.types import Array, Observation
+
+
+class Ring:
+    """Rows of experience from `lanes` environments in one allocation (or one memory-mapped file).
+
+    Each environment writes into its own lane of `capacity // lanes` rows, so its episodes stay side by side.
+    The newest row of a lane is its present observation; a step is written into that row when it is taken:
+
+        ring.begin(observation, safe_set)               after a reset
+        ring.add(..., next_observation, next_safe_set)  after each step
+        ring.begin(observation, safe_set, where=ended)  after each reset of some environments
+
+    `next_observation` is the one the step led to, also where the environment has reset itself since then
+    (Gymnasium keeps it in `info["final_obs"]`). An environment that resets itself at its *next* step takes no
+    step then: leave it out of `add` with `where`, and call `begin` for it.
+    """
+
+    def __init__(
+        self, layout: Layout, capacity: int, lanes: int = 1, path: str | os.PathLike[str] | None = None
+    ) -> None:
+        if lanes < 1 or capacity // lanes < 2:
+            raise GxError(f"a ring needs two rows or more for each environment, got {capacity} for {lanes}")
+        lane_rows = capacity // lanes
+        self.layout = layout
+        self.timeline = layout.allocate(lane_rows * lanes, path)
+        self.extent = Extent(
+            self.timeline,
+            lane_rows,
+            oldest=np.zeros(lanes, np.int64),
+            length=np.zeros(lanes, np.int64),
+            steps=0,
+        )
+        self._columns = self.timeline.columns()
+        self._dtypes = layout.columns()
+        self._first_row = np.arange(lanes) * lane_rows
+        self._head = np.full(lanes, -1)  # where in its lane the newest row lies
+        self._open = np.zeros(lanes, np.bool_)  # whether a step may be taken from the newest row
+
+    @property
+    def lanes(self) -> int:
+        """How many environments write."""
+        return len(self._head)
+
+    def __repr__(self) -> str:
+        return f"Ring({self.extent.steps} steps, {len(self.timeline)} rows in {self.lanes} lanes)"
+
+    def begin(
+        self, observation: Observation, safe_set: npt.ArrayLike, where: npt.ArrayLike | None = None
+    ) -> None:
+        """Start an episode in each lane (of `where` [lanes] bool). Both arguments are [lanes, ...].
+
+        An episode that was still running is cut there: its last step becomes truncated.
+        """
+        lanes = self._chosen(where)
+        values = self._checked_arrival(observation, safe_set)
+        episode_step = self.timeline.episode_step
+        newest = self._first_row + self._head
+        running = lanes[self._open[lanes] & (episode_step[newest[lanes]] > 0)]
+        self.timeline.truncated[
+            self._first_row[running] + (self._head[running] - 1) % self.extent.lane_rows
+        ] = True
+        # an episode without a step leaves nothing: its only row is used again
+        again = self._open[lanes] & (episode_step[newest[lanes]] == 0)
+        self._advance(lanes[~again])
+        self._write_observation(lanes, values, np.zeros(len(lanes), np.int32))
+        self._open[lanes] = True
+
+    def add(
+        self,
+        *,
+        proposed_action: npt.ArrayLike,
+        executed_action: npt.ArrayLike,
+        reward: npt.ArrayLike,
+        terminated: npt.ArrayLike,
+        truncated: npt.ArrayLike,
+        margin: npt.ArrayLike,
+        unsafe_event: npt.ArrayLike,
+        next_observation: Observation,
+        next_safe_set: npt.ArrayLike,
+        where: npt.ArrayLike | None = None,
+    ) -> None:
+        """Write one step of each lane (of `where` [lanes] bool). Every argument is [lanes, ...]."""
+        lanes = self._chosen(where)
+        if not self._open[lanes].all():
+            closed = lanes[~self._open[lanes]].tolist()
+            raise GxError(f"no episode is running in lanes {closed}: call begin after a reset, before add")
+        step = self._checked(
+            {
+                "proposed_action": proposed_action,
+                "executed_action": executed_action,
+                "reward": reward,
+                "terminated": terminated,
+                "truncated": truncated,
+                "margin": margin,
+                "unsafe_event": unsafe_event,
+            }
+        )
+        arrived = self._checked_arrival(next_observation, next_safe_set)
+        rows = self._first_row[lanes] + self._head[lanes]
+        for name, value in step.items():
+            self._columns[name][rows] = value[lanes]
+        self.timeline.is_step[rows] = True
+        self.extent.steps += len(lanes)
+        episode_step = self.timeline.episode_step[rows] + 1
+        self._advance(lanes)
+        self._write_observation(lanes, arrived, episode_step)
+        self._open[lanes] = ~(step["terminated"] | step["truncated"])[lanes]
+
+    def state(self) -> tuple[dict[str, Array], dict[str, Any]]:
+        """All it takes to go on: the used part of each column [lanes, used, ...], and what JSON can hold."""
+        used = int(self.extent.length.max())
+        return {name: column[:, :used] for name, column in self._by_lane().items()}, {
+            "used": used,
+            "shape": self._shape(),
+            "head": self._head.tolist(),
+            "open": self._open.tolist(),
+            "oldest": self.extent.oldest.tolist(),
+            "length": self.extent.length.tolist(),
+            "steps": self.extent.steps,
+        }
+
+    def restore(self, read: Callable[[str, Array], None], state: Mapping[str, Any]) -> None:
+        """Take over a saved state; `read(name, target)` fills a target [lanes, used, ...] with a column."""
+        if state["shape"] != self._shape():
+            raise GxError(f"the saved ring is {state['shape']}, but this one is {self._shape()}")
+        self.extent.length[:], self.extent.steps = (
+            0,
+            0,
+        )  # nothing is readable if the file turns out to be broken
+        for name, column in self._by_lane().items():
+            read(name, column[:, : state["used"]])
+            column[:, state["used"] :] = 0
+        self._head[:], self._open[:] = state["head"], state["open"]
+        self.extent.oldest[:], self.extent.length[:] = state["oldest"], state["length"]
+        self.extent.steps = state["steps"]
+
+    def _shape(self) -> str:
+        return f"{self.lanes} lanes of {self.extent.lane_rows} rows of {self.layout}"
+
+    def _by_lane(self) -> dict[str, Array]:
+        return {
+            name: column.reshape(self.lanes, -1, *column.shape[1:]) for name, column in self._columns.items()
+        }
+
+    def _chosen(self, where: npt.ArrayLike | None) -> Array:
+        if where is None:
+            return np.arange(self.lanes)
+        mask = np.asarray(where)
+        if mask.shape != (self.lanes,) or mask.dtype != np.bool_:
+            raise GxError(f"where must be bool ({self.lanes},), got {mask.dtype} {mask.shape}")
+        return np.flatnonzero(mask)
+
+    def _checked(self, values: Mapping[str, npt.ArrayLike]) -> dict[str, Array]:
+        """The values as arrays, all refused before anything is written."""
+        checked = {}
+        for name, value in values.items():
+            dtype, array = self._dtypes[name], np.asarray(value)
+            expected = (self.lanes, *dtype.shape)
+            if array.shape != expected or not np.can_cast(array.dtype, dtype.base, "same_kind"):
+                raise GxError(f"{name} must be {dtype.base} {expected}, got {array.dtype} {array.shape}")
+            checked[name] = array
+        return checked
+
+    def _checked_arrival(self, observation: Observation, safe_set: npt.ArrayLike) -> dict[str, Array]:
+        if isinstance(observation, Mapping):
+            parts = {f"observation/{key}": part for key, part in observation.items()}
+        else:
+            parts = {"observation": observation}
+        if parts.keys() != {name for name in self._dtypes if name.startswith("observation")}:
+            raise GxError(f"the observation must be {self.layout.observation}, got {sorted(parts)}")
+        return self._checked({**parts, "safe_set": safe_set})
+
+    def _advance(self, lanes: Array) -> None:
+        """Move the newest row of each lane one further, over the oldest where the lane is full."""
+        extent = self.extent
+        self._head[lanes] = (self._head[lanes] + 1) % extent.lane_rows
+        rows = self._first_row[lanes] + self._head[lanes]
+        extent.steps -= int(np.count_nonzero(self.timeline.is_step[rows]))
+        self.timeline.is_step[rows] = False
+        full = lanes[extent.length[lanes] == extent.lane_rows]
+        extent.oldest[full] = (extent.oldest[full] + 1) % extent.lane_rows
+        extent.length[lanes] = np.minimum(extent.length[lanes] + 1, extent.lane_rows)
+
+    def _write_observation(self, lanes: Array, values: Mapping[str, Array], episode_step: Array) -> None:
+        rows = self._first_row[lanes] + self._head[lanes]
+        for name, value in values.items():
+            self._columns[name][rows] = value[lanes]
+        self.timeline.episode_step[rows] = episode_step

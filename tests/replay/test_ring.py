@@ -1,0 +1,177 @@
+import numpy as np
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+from replay_story import FRAMES, MIXED, Story, check_batch
+
+from rlpd_gx.errors import GxError
+from rlpd_gx.replay.hybrid import Hybrid
+from rlpd_gx.replay.ring import Ring
+from rlpd_gx.replay.samplers import Span, Stride, Uniform, fixed
+from rlpd_gx.replay.timeline import Layout
+
+
+class RingMachine(RuleBasedStateMachine):
+    """Any sequence of vector steps, resets and samples agrees with the story."""
+
+    @initialize(lanes=st.integers(1, 3), lane_rows=st.integers(2, 9), layout=st.sampled_from([FRAMES, MIXED]))
+    def start(self, lanes, lane_rows, layout):
+        self.ring = Ring(layout, lanes * lane_rows, lanes)
+        self.story = Story(layout, lanes, lane_rows, self.ring)
+        self.story.begin([True] * lanes)
+
+    @rule(data=st.data(), count=st.integers(1, 4))
+    def steps(self, data, count):
+        flags = st.lists(st.booleans(), min_size=self.ring.lanes, max_size=self.ring.lanes)
+        for _ in range(count):
+            where = [a and b for a, b in zip(data.draw(flags), self.story.running, strict=True)]
+            rare = [a and b for a, b in zip(data.draw(flags), data.draw(flags), strict=True)]
+            self.story.add(where, rare, data.draw(flags) if any(rare) else [False] * self.ring.lanes)
+
+    @rule(data=st.data())
+    def begin(self, data):
+        flags = st.lists(st.booleans(), min_size=self.ring.lanes, max_size=self.ring.lanes)
+        self.story.begin(data.draw(flags))
+
+    @rule()
+    def begin_where_ended(self):
+        self.story.begin([not running for running in self.story.running])
+
+    @rule(
+        sampler=st.sampled_from([Uniform(), fixed(3), Stride(2), Span(), Span("tree-backup")]),
+        stack=st.integers(1, 4),
+        interval=st.integers(1, 4),
+        seed=st.integers(0, 99),
+    )
+    def sample(self, sampler, stack, interval, seed):
+        if self.story.usable(stack):
+            hybrid = Hybrid(
+                online=self.ring,
+                offline=None,
+                sampler=sampler,
+                generator=np.random.default_rng(seed),
+                batch_size=5,
+                updates=2,
+                stack=stack,
+                gamma=0.9,
+            )
+            batch = hybrid.sample(1.0, interval)
+            span = interval if isinstance(sampler, Span) else 1
+            check_batch(batch, self.story, self.story, stack=stack, gamma=0.9, interval=span)
+
+    @invariant()
+    def the_same_rows_are_usable(self):
+        if hasattr(self, "ring"):
+            for stack in (1, 2, 4):
+                assert self.ring.extent.available(stack) == len(self.story.usable(stack))
+
+
+RingMachine.TestCase.settings = settings(max_examples=60, stateful_step_count=20, deadline=None)
+TestRingMachine = RingMachine.TestCase
+
+
+def two_lanes(path=None) -> tuple[Ring, Story]:
+    """Two lanes of 7 rows after episodes of 5 and 3 steps and an open one: the seam lies inside episodes."""
+    ring = Ring(MIXED, 14, lanes=2, path=path)
+    story = Story(MIXED, 2, 7, ring)
+    for length in (5, 3, 4):
+        story.begin([True, True])
+        for n in range(length):
+            story.add([True, True], [n == length - 1 < 3, False], [False, n == length - 1 < 3])
+    return ring, story
+
+
+def test_each_row_is_drawn_equally_often():
+    ring, story = two_lanes()
+    draws = 40_000
+    for stack in (1, 3):
+        usable = story.usable(stack)
+        rows = ring.extent.draw(draws, stack, np.random.default_rng(1))
+        numbers, counts = np.unique(rows, return_counts=True)
+        assert {story.at(number).number for number in numbers.tolist()} == {row.number for row in usable}
+        share = 1 / len(usable)
+        assert (abs(counts / draws - share) < 5 * np.sqrt(share / draws)).all()
+
+
+def test_a_memory_mapped_ring_holds_the_same(tmp_path):
+    mapped, _ = two_lanes(tmp_path / "ring.bin")
+    plain, _ = two_lanes()
+    assert (tmp_path / "ring.bin").stat().st_size == MIXED.nbytes(14)
+    for name, column in plain.timeline.columns().items():
+        np.testing.assert_array_equal(mapped.timeline.columns()[name], column)
+
+
+def test_pixel_rows_take_the_bytes_of_one_frame():
+    layout = Layout(np.dtype((np.uint8, (84, 84))), np.dtype(np.int64), np.dtype((np.uint8, (18,))))
+    columns = Ring(layout, 2000).timeline.columns()
+    assert sum(column.nbytes for column in columns.values()) == 2000 * (7056 + 16 + 12 + 4 + 18)
+
+
+def test_a_lane_that_resets_itself_at_the_next_step_is_left_out():
+    """Gymnasium's NEXT_STEP mode: the step after the end is no step, and brings the first observation."""
+    ring = Ring(FRAMES, 20, lanes=2)
+    story = Story(FRAMES, 2, 10, ring)
+    story.begin([True, True])
+    ended = [False, False]
+    for n in range(12):
+        story.begin(ended)
+        terminated = [n % 3 == 2 and not ended[0], False]
+        story.add([not end for end in ended], terminated, [False, False])
+        ended = terminated
+    assert ring.extent.available(4) == len(story.usable(4))
+    assert "lanes" in repr(ring)
+
+
+def step(**changed):
+    zeros = np.zeros(2, np.float32)
+    flags = np.zeros(2, np.bool_)
+    return {
+        "proposed_action": np.zeros(2, np.int64),
+        "executed_action": np.zeros(2, np.int64),
+        "reward": zeros,
+        "terminated": flags,
+        "truncated": flags,
+        "margin": zeros,
+        "unsafe_event": flags,
+        "next_observation": np.zeros((2, 2, 2), np.uint8),
+        "next_safe_set": np.zeros((2, 4), np.uint8),
+    } | changed
+
+
+@pytest.mark.parametrize(
+    ("changed", "sentence"),
+    [
+        ({"reward": np.zeros(3)}, r"reward must be float32 \(2,\), got float64 \(3,\)"),
+        ({"executed_action": np.zeros(2)}, r"executed_action must be int64 \(2,\), got float64"),
+        ({"terminated": np.zeros(2, np.int64)}, "terminated must be bool"),
+        ({"next_observation": {"pixels": np.zeros((2, 2, 2), np.uint8)}}, "the observation must be"),
+        ({"next_observation": np.zeros((2, 4, 2, 2), np.uint8)}, "observation must be uint8"),
+        ({"where": [True]}, r"where must be bool \(2,\)"),
+    ],
+)
+def test_a_bad_step_is_refused_and_leaves_no_trace(changed, sentence):
+    ring = Ring(FRAMES, 8, lanes=2)
+    ring.begin(np.zeros((2, 2, 2), np.uint8), np.zeros((2, 4), np.uint8))
+    before = {name: column.copy() for name, column in ring.timeline.columns().items()}
+    with pytest.raises(GxError, match=sentence):
+        ring.add(**step(**changed))
+    for name, column in ring.timeline.columns().items():
+        np.testing.assert_array_equal(column, before[name])
+    assert ring.extent.steps == 0
+
+
+def test_a_step_needs_a_running_episode():
+    ring = Ring(FRAMES, 8, lanes=2)
+    with pytest.raises(GxError, match=r"no episode is running in lanes \[0, 1\]"):
+        ring.add(**step())
+    ring.begin(np.zeros((2, 2, 2), np.uint8), np.zeros((2, 4), np.uint8))
+    ring.add(**step(truncated=np.array([False, True])))
+    with pytest.raises(GxError, match=r"no episode is running in lanes \[1\]"):
+        ring.add(**step())
+    ring.add(**step(where=np.array([True, False])))
+
+
+def test_a_ring_needs_room():
+    with pytest.raises(GxError, match="two rows or more for each environment, got 5 for 3"):
+        Ring(FRAMES, 5, lanes=3)
