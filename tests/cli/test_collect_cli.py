@@ -135,6 +135,7 @@ def test_a_guarded_environment_leaves_both_actions(tmp_path, monkeypatch):
         (("CartPole-v1", "--steps", 5, "--policy", "learn:MAGIC"), "learn:MAGIC is not known"),
         (("CartPole-v1", "--steps", 5, "--format", "action-log"), "needs an Atari environment"),
         (("CartPole-v1", "--steps", 5, "--env-kwargs", "[1]"), "JSON object"),
+        (("CartPole-v1", "--steps", 5, "--rules", "nowhere:rules"), "'nowhere:rules' cannot be loaded"),
         (
             (
                 *("ALE/Pong-v5", "--steps", 5, "--format", "action-log"),

@@ -1,6 +1,8 @@
 """`rlpd-gx data convert|audit|list`."""
 
 import json
+import shlex
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -89,3 +91,15 @@ def test_a_mapping(command, tmp_path):
     code, _, err = command("data", "convert", tmp_path / "log.csv", "--mapping", mapping)
     assert code == 2
     assert "mapping.json" in err
+
+
+def test_the_commands_of_the_documentation(command, tmp_path, monkeypatch):
+    text = (Path(__file__).parents[2] / "docs" / "data.md").read_text()
+    lines = text.partition("```sh\n")[2].partition("```")[0].strip().splitlines()
+    assert len(lines) > 5
+    monkeypatch.chdir(tmp_path)
+    for line in lines:
+        program, *arguments = shlex.split(line)
+        assert program == "rlpd-gx"
+        code, _, err = command(*arguments)
+        assert code == 0, f"{line}: {err}"

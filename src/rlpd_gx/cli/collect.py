@@ -104,11 +104,12 @@ def make_env(env_id: str, kwargs: dict[str, Any]) -> Any:
 
 
 def _guarded(env: Any, rules: str) -> Any:
+    loaded = load_object(rules)
     try:
         from rlpd_gx import GuardedEnv
     except ImportError:
         raise GxError("this version has no Guardian yet, so --rules cannot be used; leave it out") from None
-    return GuardedEnv(env, load_object(rules))
+    return GuardedEnv(env, loaded)
 
 
 def load_object(name: str) -> Any:

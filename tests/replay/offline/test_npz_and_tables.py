@@ -2,6 +2,7 @@
 
 import csv
 import pickle
+import sys
 
 import numpy as np
 import pyarrow
@@ -60,6 +61,21 @@ def test_a_bare_done_flag_is_not_guessed_at(tmp_path):
     with pytest.raises(GxError, match="time limits"):
         load(tmp_path / "a.npz")
     assert load(tmp_path / "a.npz", options={"mapping": {"terminals": "dones"}}).steps == 5
+
+
+@pytest.mark.parametrize(
+    ("module", "head", "extra"),
+    [
+        ("h5py", b"\x89HDF\r\n\x1a\n", "data"),
+        ("pyarrow", b"PAR1", "data"),
+        ("google_crc32c", b"what" * 9, "data"),
+    ],
+)
+def test_a_part_that_is_not_installed(tmp_path, monkeypatch, module, head, extra):
+    monkeypatch.setitem(sys.modules, module, None)
+    (tmp_path / "file").write_bytes(head)
+    with pytest.raises(GxError, match=rf"is not installed.*rlpd-gx\[{extra}\]"):
+        load(tmp_path / "file")
 
 
 MAPPING = {

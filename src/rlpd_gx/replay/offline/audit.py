@@ -7,7 +7,7 @@ import numpy as np
 from rich.table import Table
 
 from rlpd_gx.replay.offline.dataset import OfflineDataset
-from rlpd_gx.replay.offline.episode import Array
+from rlpd_gx.types import Array
 
 
 def audit(dataset: OfflineDataset, is_empty: Callable[[Array], Array] | None = None) -> dict[str, Any]:

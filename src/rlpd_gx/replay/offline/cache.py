@@ -18,7 +18,7 @@ from urllib.parse import quote
 import numpy as np
 
 from rlpd_gx.errors import GxError
-from rlpd_gx.replay.offline.episode import Array
+from rlpd_gx.types import Array
 
 LAYOUT_VERSION = 1
 MARK = "rlpd_gx_dataset"

@@ -5,7 +5,8 @@ from pathlib import Path
 import numpy as np
 
 from rlpd_gx.errors import GxError
-from rlpd_gx.replay.offline.episode import ActionRange, Array, Episode, Observations, problem
+from rlpd_gx.replay.offline.episode import ActionRange, Episode, Observations, problem
+from rlpd_gx.types import Array
 
 REPAIR = "repair the file or leave that episode out"
 CLIP = "allowed as recorded; ask for clipping (--clip-actions) to bring them inside"

@@ -16,8 +16,9 @@ from rich.progress import Progress
 from rlpd_gx.errors import GxError
 from rlpd_gx.replay.offline import cache, formats
 from rlpd_gx.replay.offline.checks import Checks
-from rlpd_gx.replay.offline.episode import ActionRange, Array, Episode, Source
-from rlpd_gx.replay.timeline import Timeline
+from rlpd_gx.replay.offline.episode import ActionRange, Episode, Source
+from rlpd_gx.replay.timeline import Layout, Timeline
+from rlpd_gx.types import Array
 
 _COMPARISONS: dict[str, Callable[[Any, Any], Any]] = {
     "<=": operator.le,
@@ -142,6 +143,21 @@ class OfflineDataset:
                 f"takes {action_space.shape or ()}; give the data of that environment"
             )
 
+    def in_layout(self, layout: Layout) -> OfflineDataset:
+        """With the number types of another timeline (a ring's), so that the two can be mixed."""
+        columns, wanted = self.timeline.columns(), layout.columns()
+        for name in wanted.keys() | {name for name in columns if name.startswith("observation")}:
+            here, there = columns.get(name), wanted.get(name)
+            if here is None or there is None or here.shape[1:] != there.shape:
+                found = "absent" if here is None else here.shape[1:]
+                needed = "absent" if there is None else there.shape
+                raise GxError(
+                    f"{self.name}: {name!r} is {found} in every row, not {needed}; "
+                    "give the data of that environment"
+                )
+            columns[name] = here if here.dtype == there.base else here.astype(there.base)
+        return replace(self, timeline=Timeline.from_columns(columns))
+
     def save(self, folder: Path) -> Path:
         """Write the columns into a new folder that `load` opens at once."""
         if folder.exists():
@@ -176,12 +192,14 @@ def load(
     say. `live_safe_sets` = (function of the live environment, fingerprint of its rules), for action logs.
     """
     path, root = Path(path), root or cache.cache_root()
+    if not path.exists():
+        raise GxError(f"{path}: no such file or folder; check the path")
     if path.is_dir() and cache.is_dataset(path):
         return _where(_open(path), where)
     name = format or formats.detect(path)
     options = dict(options or {})
     choices = {
-        "content": cache.content_hash(path, root) if path.exists() else "",
+        "content": cache.content_hash(path, root),
         "format": name,
         "options": options,
         "actions": _range_as_json(actions),
@@ -280,8 +298,8 @@ def _open(folder: Path) -> OfflineDataset:
     columns = cache.open_columns(folder, meta)
     rows = meta["rows"]
     columns.setdefault("proposed_action", columns["executed_action"])
-    columns.setdefault("margin", np.broadcast_to(np.float32(np.nan), rows))
-    columns.setdefault("unsafe_event", np.broadcast_to(np.bool_(False), rows))
+    columns.setdefault("margin", np.full(rows, np.nan, np.float32))
+    columns.setdefault("unsafe_event", np.zeros(rows, bool))
     columns.setdefault("safe_set", np.zeros((rows, 0), np.uint8))
     facts = {name: meta[name] for name in _FACTS}
     return OfflineDataset(

@@ -5,12 +5,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import gymnasium
 import numpy as np
-from numpy.typing import NDArray
 
 from rlpd_gx.errors import GxError
+from rlpd_gx.types import Array
 
-Array = NDArray[Any]
 Observations = Array | dict[str, Array]
 
 
@@ -52,9 +52,9 @@ class ActionRange:
     @classmethod
     def of_space(cls, space: Any) -> "ActionRange | None":
         """From a Gymnasium Box or Discrete space; None for any other."""
-        if hasattr(space, "low"):
+        if isinstance(space, gymnasium.spaces.Box):
             return cls(low=np.asarray(space.low), high=np.asarray(space.high))
-        if hasattr(space, "n") and not getattr(space, "start", 0):
+        if isinstance(space, gymnasium.spaces.Discrete) and space.start == 0:
             return cls(count=int(space.n))
         return None
 

@@ -5,7 +5,8 @@ from pathlib import Path
 
 import numpy as np
 
-from rlpd_gx.replay.offline.episode import Array, Episode, problem
+from rlpd_gx.replay.offline.episode import Episode, problem
+from rlpd_gx.types import Array
 
 REQUIRED = ("observations", "actions", "rewards")
 KNOWN = (
@@ -128,7 +129,8 @@ def episodes(columns: Mapping[str, Array], file: Path, notes: list[str]) -> Iter
 
 
 def _names(columns: Mapping[str, Array]) -> str:
-    return ", ".join(sorted(columns)) or "nothing"
+    names = sorted(columns)
+    return ", ".join(names[:12]) + (", ..." if len(names) > 12 else "") or "nothing"
 
 
 def _flags(columns: Mapping[str, Array], name: str, rows: int) -> Array:

@@ -13,8 +13,9 @@ import gymnasium
 import numpy as np
 
 from rlpd_gx.errors import GxError, missing_extra
-from rlpd_gx.replay.offline.episode import Array, Episode
+from rlpd_gx.replay.offline.episode import Episode
 from rlpd_gx.replay.offline.formats import minari as minari_format
+from rlpd_gx.types import Array
 
 
 class Sink(Protocol):
@@ -152,7 +153,7 @@ class MinariSink:
         except ImportError:
             raise missing_extra("minari", "minari") from None
         self.folder = _free(folder)
-        self._hidden = Path(tempfile.mkdtemp(prefix=".partial-", dir=folder.parent))
+        self._hidden = Path(tempfile.mkdtemp(prefix=".partial-", dir=self.folder.parent))
         self._storage = MinariStorage.new(
             self._hidden / "data",
             observation_space=env.observation_space,
@@ -251,7 +252,7 @@ def _free(path: Path) -> Path:
     if path.exists():
         raise GxError(f"{path}: exists already; name a new one")
     path.parent.mkdir(parents=True, exist_ok=True)
-    return path
+    return path.absolute()  # Minari mistakes its own files under a relative path
 
 
 def _copy(observation: Any) -> Any:

@@ -9,8 +9,8 @@ import numpy as np
 from rlpd_gx.errors import GxError
 from rlpd_gx.replay.offline import cache
 from rlpd_gx.replay.offline.dataset import OfflineDataset
-from rlpd_gx.replay.offline.episode import Array
 from rlpd_gx.replay.timeline import Timeline
+from rlpd_gx.types import Array
 
 Encode = Callable[[Any, Mapping[str, Any]], Array | tuple[Array, Array]]
 """(states [k, ...] or dict of such, context) -> codes [k, width], or (codes, known [k] bool)."""
@@ -48,7 +48,7 @@ def with_safe_sets(
     if missing == "assume-all":
         if everything_allowed is None:
             raise GxError("assume-all needs the code of the full set; the rules must provide it")
-        full = np.broadcast_to(everything_allowed, (len(known), len(everything_allowed)))
+        full = np.tile(everything_allowed, (len(known), 1))
         return _with_codes(
             dataset, full if codes is None else np.where(known[:, None], codes, full), fingerprint
         )

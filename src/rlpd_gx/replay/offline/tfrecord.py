@@ -13,7 +13,8 @@ from typing import BinaryIO, cast
 import numpy as np
 
 from rlpd_gx.errors import GxError, missing_extra
-from rlpd_gx.replay.offline.episode import Array, first_bytes
+from rlpd_gx.replay.offline.episode import first_bytes
+from rlpd_gx.types import Array
 
 GZIP_MAGIC = b"\x1f\x8b"
 LARGEST_RECORD = 1 << 31

@@ -15,7 +15,8 @@ from typing import Any
 import numpy as np
 
 from rlpd_gx.errors import GxError, missing_extra
-from rlpd_gx.replay.offline.episode import ActionRange, Array, Episode, Source, first_bytes, problem
+from rlpd_gx.replay.offline.episode import ActionRange, Episode, Source, first_bytes, problem
+from rlpd_gx.types import Array
 
 DESCRIPTION = "gzipped JSON log of Atari actions"
 FIELDS = ("seed", "ale_actions", "rewards", "lives", "terminated", "truncated")

@@ -7,7 +7,8 @@ import numpy as np
 
 from rlpd_gx.errors import GxError, missing_extra
 from rlpd_gx.replay.offline import flat
-from rlpd_gx.replay.offline.episode import Array, Source, first_bytes, problem
+from rlpd_gx.replay.offline.episode import Source, first_bytes, problem
+from rlpd_gx.types import Array
 
 DESCRIPTION = "HDF5 with observations, actions, rewards, terminals, timeouts"
 MAGIC = b"\x89HDF\r\n\x1a\n"

@@ -14,7 +14,8 @@ from typing import Any
 import numpy as np
 
 from rlpd_gx.errors import GxError
-from rlpd_gx.replay.offline.episode import ActionRange, Array, Episode, Source, pickled, problem
+from rlpd_gx.replay.offline.episode import ActionRange, Episode, Source, pickled, problem
+from rlpd_gx.types import Array
 
 DESCRIPTION = "DQN-Replay folder of $store$_*_ckpt.N.gz"
 FIELDS = ("observation", "action", "reward", "terminal")

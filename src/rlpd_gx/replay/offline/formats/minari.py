@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 
 from rlpd_gx.errors import GxError, missing_extra
-from rlpd_gx.replay.offline.episode import ActionRange, Array, Episode, Source, problem
+from rlpd_gx.replay.offline.episode import ActionRange, Episode, Source, problem
+from rlpd_gx.types import Array
 
 DESCRIPTION = "Minari dataset folder"
 # Where `rlpd-gx collect` keeps what Minari has no field for.

@@ -14,7 +14,8 @@ import numpy as np
 
 from rlpd_gx.errors import GxError, missing_extra
 from rlpd_gx.replay.offline import tfrecord
-from rlpd_gx.replay.offline.episode import ActionRange, Array, Episode, Source, problem
+from rlpd_gx.replay.offline.episode import ActionRange, Episode, Source, problem
+from rlpd_gx.types import Array
 
 DESCRIPTION = "RL Unplugged Atari TFRecord, a shard or a folder of shards"
 ATARI_ACTIONS = 18

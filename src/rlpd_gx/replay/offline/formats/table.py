@@ -8,7 +8,8 @@ import numpy as np
 
 from rlpd_gx.errors import GxError, missing_extra
 from rlpd_gx.replay.offline import flat
-from rlpd_gx.replay.offline.episode import Array, Source, first_bytes, problem
+from rlpd_gx.replay.offline.episode import Source, first_bytes, problem
+from rlpd_gx.types import Array
 
 DESCRIPTION = "CSV or Parquet with a mapping of columns"
 
