@@ -80,6 +80,15 @@ def test_the_wrong_environment(command, pendulum, tmp_path):
     assert "Nowhere-v0 cannot be made" in err
 
 
+def test_a_file_cannot_have_a_module_imported(command, pendulum, tmp_path, monkeypatch):
+    (tmp_path / "trap.py").write_text("raise SystemExit('the trap was sprung')")
+    monkeypatch.syspath_prepend(tmp_path)
+    with np.load(pendulum) as file:
+        columns = {**file, "env_id": "trap:Pendulum-v1"}
+    np.savez(pendulum, **columns)
+    assert command("data", "audit", pendulum)[0] == 0
+
+
 def test_a_mapping(command, tmp_path):
     (tmp_path / "log.csv").write_text("x,u,r,end\n0,1,0.5,0\n1,1,0.5,1\n")
     mapping = tmp_path / "mapping.json"

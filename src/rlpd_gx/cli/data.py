@@ -137,6 +137,8 @@ def _load(
         if env is None:  # the file may name its environment, and that one knows the range of actions
             told = formats.read(source, name, options)
             env_id = told.env_id if told.actions is None else None
+            if env_id and ":" in env_id:  # would import whatever module a file names
+                env_id = None
         else:
             env_id = env
         if env_id is not None:

@@ -128,6 +128,7 @@ def test_bad_logs(tmp_path, recorded):
         load(path)
     for change, sentence in (
         ({"env_id": None}, "'env_id': is missing"),
+        ({"env_id": "os:Nothing-v5"}, "'env_id': is 'os:Nothing-v5'; only ALE"),
         ({"env_id": "ALE/Nothing-v5"}, "'env_id': cannot be made"),
         ({"kwargs": {"frameskip": [2, 5]}}, "'kwargs': has no fixed frameskip"),
     ):

@@ -96,6 +96,11 @@ def test_a_saved_folder_opens_by_itself(tmp_path):
     with pytest.raises(GxError, match="exists already"):
         data.save(tmp_path / "kept")
     meta = tmp_path / "kept" / "meta.json"
+    whole = meta.read_text()
+    meta.write_text(whole.replace('"<f4"', '"|O"', 1))
+    with pytest.raises(GxError, match="pickle"):
+        load(tmp_path / "kept")
+    meta.write_text(whole)
     meta.write_text(meta.read_text().replace('"rlpd_gx_dataset": 1', '"rlpd_gx_dataset": 0'))
     with pytest.raises(GxError, match="layout 0"):
         load(tmp_path / "kept")

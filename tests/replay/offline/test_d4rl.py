@@ -72,6 +72,16 @@ def test_a_break_without_a_flag_is_a_border(tmp_path):
     assert "row 2" in data.findings[0]
 
 
+def test_episodes_told_apart_by_a_number_only(tmp_path):
+    columns = steps([3, 2], ["nothing", "nothing"])
+    del columns["terminals"], columns["timeouts"]
+    columns["episode"] = np.array([8, 8, 8, 5, 5])
+    data = load(write(tmp_path / "a.hdf5", columns))
+    assert np.flatnonzero(data.timeline.truncated).tolist() == [2, 5]
+    assert not data.timeline.terminated.any()
+    assert "each end is taken as a time limit" in data.findings[0]
+
+
 def test_a_file_that_stops_inside_an_episode(tmp_path):
     data = load(write(tmp_path / "a.hdf5", steps([3], ["nothing"])))
     assert np.flatnonzero(data.timeline.truncated).tolist() == [2]
@@ -144,6 +154,7 @@ def shorter(name):
         (spoiled("rewards", 3, np.nan), ("'rewards', row 3", "NaN")),
         (spoiled("rewards", 1, np.inf), ("'rewards', row 1", "infinite")),
         (spoiled("observations", (4, 0), np.nan), ("'observations', row 4", "NaN")),
+        (spoiled("next_observations", (4, 1), np.nan), ("'next_observations', row 4", "NaN")),
         (spoiled("actions", (2, 0), np.inf), ("'actions', row 2", "infinite")),
         (without("rewards"), ("'rewards'", "missing")),
         (without("terminals"), ("'terminals'", "missing")),

@@ -81,7 +81,7 @@ def test_bad_folders(tmp_path):
     with pytest.raises(GxError, match=r"'reward', row 52: has 52 rows where observation has 53"):
         load(folder)
     write(folder, {"reward": np.where(rows["reward"] == 7, np.nan, rows["reward"])})
-    with pytest.raises(GxError, match=r"'rewards', row 9: is NaN"):
+    with pytest.raises(GxError, match=r"ckpt\.0\.gz: 'rewards', row 9: is NaN"):
         load(folder)
     write(folder, {"reward": np.array([None] * 53)})
     with pytest.raises(GxError, match="pickle"):

@@ -10,7 +10,7 @@ import pyarrow.parquet
 import pytest
 
 from rlpd_gx.errors import GxError
-from rlpd_gx.replay.offline import load
+from rlpd_gx.replay.offline import ActionRange, load
 
 COLUMNS = {
     "observations": np.arange(10, dtype=np.float32).reshape(5, 2),
@@ -125,7 +125,9 @@ def test_parquet_with_lists(tmp_path):
         }
     )
     pyarrow.parquet.write_table(table, tmp_path / "log.parquet")
-    data = load(tmp_path / "log.parquet", options={"mapping": {"observations": "obs", "actions": "act"}})
+    mapping = {"observations": "obs", "actions": "act"}
+    unit = ActionRange(low=np.array([-1.0]), high=np.array([1.0]))
+    data = load(tmp_path / "log.parquet", options={"mapping": mapping}, actions=unit)
     assert data.format == "table"
     assert data.timeline.observation.shape == (6, 2)
     assert data.timeline.executed_action.shape == (6, 1)

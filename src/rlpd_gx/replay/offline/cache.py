@@ -18,6 +18,7 @@ from urllib.parse import quote
 import numpy as np
 
 from rlpd_gx.errors import GxError
+from rlpd_gx.replay.offline.episode import pickled
 from rlpd_gx.types import Array
 
 LAYOUT_VERSION = 1
@@ -143,6 +144,8 @@ def open_columns(folder: Path, meta: Mapping[str, Any]) -> dict[str, Array]:
     for name, kind in meta["columns"].items():
         dtype, shape = np.dtype(kind["dtype"]), (meta["rows"], *kind["shape"])
         file = folder / _file_name(name)
+        if dtype.hasobject:
+            raise pickled(file)
         expected = dtype.itemsize * int(np.prod(shape, dtype=np.int64))
         if not file.is_file() or file.stat().st_size != expected:
             raise GxError(

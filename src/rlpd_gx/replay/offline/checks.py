@@ -14,7 +14,7 @@ SUSPICIOUS_ENDS, SHORT_STEPS = 3, 10
 
 
 class Checks:
-    """Checks episodes one after another; `findings` collects what is reported but not refused.
+    """Checks episodes one after another; `close` gives what is reported but not refused.
 
     `time_limit_steps` turns terminals at that length into time limits; `usual_limit_steps` only reports them.
     With `strict` off, bad values are reported as well: that is how an audit sees all of them.
@@ -32,7 +32,7 @@ class Checks:
         self.file, self.actions, self.clip_actions = file, actions, clip_actions
         self.time_limit_steps, self.usual_limit_steps = time_limit_steps, usual_limit_steps
         self.strict = strict
-        self.findings: list[str] = []
+        self._bad_fields: dict[str, tuple[str, int]] = {}  # first sentence, how many episodes
         self._outside_steps = self._longest_steps = 0
         self._outside_first: GxError | None = None
         self._terminals: dict[int, tuple[int, int]] = {}  # episode length -> how many, row of the first
@@ -45,50 +45,49 @@ class Checks:
     def __call__(self, episode: Episode) -> Episode:
         """The episode, with actions clipped or a time limit corrected where that was asked for."""
         self._lengths(episode)
-        for name, column in (("rewards", episode.rewards), ("actions", episode.actions)):
-            self._finite(name, column, episode.first_row)
+        self._finite("rewards", episode.rewards, episode)
+        self._finite("actions", episode.actions, episode)
         for name, column in parts_of(episode.observations).items():
-            self._finite(name, column, episode.first_row - episode.lead_in)
+            self._finite(name, column, episode)
         self._action_range(episode)
         self._time_limit(episode)
         return episode
 
     def close(self) -> list[str]:
         """All findings, after the last episode."""
+        findings = [f"{first} ({count} such episodes)" for first, count in self._bad_fields.values()]
         if self._outside_first is not None:
             done = "clipped as asked" if self.clip_actions else CLIP
-            self.findings.append(f"{self._outside_first} ({self._outside_steps} steps in all); {done}")
-        return self.findings + self._time_limit_finding()
+            findings.append(f"{self._outside_first} ({self._outside_steps} steps in all); {done}")
+        return findings + self._time_limit_finding()
 
-    def _bad(self, error: GxError) -> None:
+    def _bad(self, field: str, error: GxError) -> None:
         if self.strict:
             raise error
-        self.findings.append(str(error))
+        first, count = self._bad_fields.get(field, (str(error), 0))
+        self._bad_fields[field] = (first, count + 1)
 
     def _lengths(self, episode: Episode) -> None:
         """Lengths are refused even in an audit: nothing can be lined up without them."""
-        steps, row = episode.steps, episode.first_row
+        steps, row, file = episode.steps, episode.first_row, episode.file or self.file
         expected = {"actions": steps, "proposed_actions": steps, "margins": steps, "unsafe_events": steps}
         expected["safe_sets"] = steps + 1
-        for name, length in expected.items():
-            column = getattr(episode, name)
+        columns = {name: (getattr(episode, name), length) for name, length in expected.items()}
+        for name, part in parts_of(episode.observations).items():
+            columns[name] = part, episode.lead_in + steps + 1
+        for name, (column, length) in columns.items():
             if column is not None and len(column) != length:
-                raise problem(
-                    self.file, name, row, f"an episode has {len(column)} entries, not {length}", REPAIR
-                )
-        for name, column in parts_of(episode.observations).items():
-            length = episode.lead_in + steps + 1
-            if len(column) != length:
-                raise problem(
-                    self.file, name, row, f"an episode has {len(column)} entries, not {length}", REPAIR
-                )
+                raise problem(file, name, row, f"an episode has {len(column)} entries, not {length}", REPAIR)
 
-    def _finite(self, name: str, column: Array, first_row: int) -> None:
+    def _finite(self, name: str, column: Array, episode: Episode) -> None:
         if column.dtype.kind != "f" or np.isfinite(column).all():
             return
-        bad = np.flatnonzero(~np.isfinite(column.reshape(len(column), -1)).all(axis=1))[0]
+        bad = int(np.flatnonzero(~np.isfinite(column.reshape(len(column), -1)).all(axis=1))[0])
         value = "NaN" if np.isnan(column[bad]).any() else "infinite"
-        self._bad(problem(self.file, name, first_row + int(bad), f"is {value}", REPAIR))
+        if bad == episode.lead_in + episode.steps:  # the observation after the last step
+            name, bad = f"next_{name}", bad - 1
+        row = episode.first_row + bad
+        self._bad(name, problem(episode.file or self.file, name, row, f"is {value}", REPAIR))
 
     def _action_range(self, episode: Episode) -> None:
         actions, allowed = episode.actions, self.actions
@@ -100,12 +99,12 @@ class Checks:
                 value = actions.reshape(-1)[wrong[0]]
                 where = episode.first_row + int(wrong[0])
                 what = f"is {value}, but the environment has actions 0 to {allowed.count - 1}"
-                self._bad(problem(self.file, "actions", where, what, REPAIR))
+                self._bad("actions", problem(episode.file or self.file, "actions", where, what, REPAIR))
             return
         low, high = np.asarray(allowed.low), np.asarray(allowed.high)
         if actions.shape[1:] != low.shape:
             raise problem(
-                self.file,
+                episode.file or self.file,
                 "actions",
                 episode.first_row,
                 f"has shape {actions.shape[1:]}, but the environment takes {low.shape}",
@@ -117,7 +116,8 @@ class Checks:
             if self._outside_first is None:
                 row = int(np.argmax(outside))
                 self._outside_first = GxError(
-                    f"{self.file}: 'actions', row {episode.first_row + row}: outside the environment's range"
+                    f"{episode.file or self.file}: 'actions', row {episode.first_row + row}: "
+                    "outside the environment's range"
                 )
             if self.clip_actions:
                 episode.actions = np.clip(actions, low, high).astype(actions.dtype)

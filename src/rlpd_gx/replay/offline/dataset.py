@@ -156,7 +156,8 @@ class OfflineDataset:
                     "give the data of that environment"
                 )
             columns[name] = here if here.dtype == there.base else here.astype(there.base)
-        return replace(self, timeline=Timeline.from_columns(columns))
+        # Safe sets computed from rounded states must not be kept as those of the file.
+        return replace(self, timeline=Timeline.from_columns(columns), folder=None)
 
     def save(self, folder: Path) -> Path:
         """Write the columns into a new folder that `load` opens at once."""
@@ -235,7 +236,9 @@ def _convert(
         knows_unsafe_events = False
         for episode in source.episodes:
             knows_unsafe_events |= episode.unsafe_events is not None
-            writer.append(rows_of(checks(episode)), f"{path}: episode at row {episode.first_row}")
+            writer.append(
+                rows_of(checks(episode)), f"{episode.file or path}: episode at row {episode.first_row}"
+            )
             bar.advance(task, episode.steps)
         if not writer.rows:
             raise GxError(f"{path}: no episode with a step in it; give a file with data")
@@ -267,7 +270,6 @@ def rows_of(episode: Episode) -> dict[str, Array]:
 
     last = np.zeros(steps, bool)
     last[-1] = True
-    actions = _action_column(episode.actions)
     columns = {f"extras/{name}": padded(column) for name, column in episode.extras.items()}
     if isinstance(episode.observations, dict):
         columns |= {f"observation/{name}": part for name, part in episode.observations.items()}
@@ -276,13 +278,13 @@ def rows_of(episode: Episode) -> dict[str, Array]:
     columns |= {
         "is_step": padded(np.ones(steps, bool)),
         "episode_step": np.arange(rows, dtype=np.int32),
-        "executed_action": padded(actions),
+        "executed_action": padded(episode.actions),
         "reward": padded(episode.rewards, np.float32),
         "terminated": padded(last & episode.terminated),
         "truncated": padded(last & episode.truncated),
     }
     if episode.proposed_actions is not None:
-        columns["proposed_action"] = padded(_action_column(episode.proposed_actions), actions.dtype)
+        columns["proposed_action"] = padded(episode.proposed_actions, episode.actions.dtype)
     if episode.margins is not None:
         columns["margin"] = padded(episode.margins, np.float32)
     if episode.unsafe_events is not None:
@@ -319,13 +321,6 @@ def _where(dataset: OfflineDataset, conditions: Sequence[str]) -> OfflineDataset
     for condition in conditions:
         dataset = dataset.where(condition)
     return dataset
-
-
-def _action_column(actions: Array) -> Array:
-    """Ids as int64 [T], everything else as it is."""
-    if actions.dtype.kind in "iu":
-        return actions.reshape(len(actions)).astype(np.int64) if actions[0].size == 1 else actions
-    return actions if actions.ndim > 1 else actions[:, None]
 
 
 def _lead_in(line: Timeline, kept: Array) -> Array:

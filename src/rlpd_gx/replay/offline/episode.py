@@ -28,12 +28,18 @@ class Episode:
     terminated: bool
     truncated: bool
     first_row: int = 0  # of this episode in its file, so that an error can name the row
+    file: Path | None = None  # where the source has several
     lead_in: int = 0
     proposed_actions: Array | None = None
     margins: Array | None = None
     unsafe_events: Array | None = None
     safe_sets: Array | None = None
     extras: dict[str, Array] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.actions = _action_column(self.actions)
+        if self.proposed_actions is not None:
+            self.proposed_actions = _action_column(self.proposed_actions)
 
     @property
     def steps(self) -> int:
@@ -85,6 +91,13 @@ def pickled(file: Path) -> GxError:
         "is refused; in the program that made it, save plain arrays instead: "
         "numpy.savez(file, observations=..., actions=..., rewards=..., terminals=..., timeouts=...)"
     )
+
+
+def _action_column(actions: Array) -> Array:
+    """Ids as int64 [T], numbers as [T, d]."""
+    if actions.dtype.kind in "iu" and actions.size == len(actions):
+        return actions.reshape(len(actions)).astype(np.int64)
+    return actions if actions.ndim > 1 else actions[:, None]
 
 
 def first_bytes(path: Path, count: int) -> bytes:

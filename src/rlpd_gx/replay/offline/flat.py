@@ -91,6 +91,8 @@ def episodes(columns: Mapping[str, Array], file: Path, notes: list[str]) -> Iter
                 f"so (first: row {int(np.argmax(breaks))}); each is taken as a time limit"
             )
             ends[:-1] |= breaks
+    if "terminals" not in columns:
+        notes.append("no column says which episodes ended as terminal: each end is taken as a time limit")
     extras = {name: column for name, column in columns.items() if name not in KNOWN}
     repeated = dropped = start = 0
     for end in (np.flatnonzero(ends) + 1).tolist():

@@ -63,6 +63,7 @@ class Recorder(gymnasium.Wrapper[Any, Any, Any, Any]):
         observation, reward, terminated, truncated, info = self.env.step(action)
         verdict = info.get("guardian")
         row = {
+            "guarded": verdict is not None,
             "proposed_action": np.array(action if verdict is None else verdict.proposed),
             "action": np.array(action if verdict is None else verdict.action),
             "margin": np.nan if verdict is None else min(verdict.margins.values(), default=np.nan),
@@ -94,7 +95,7 @@ class Recorder(gymnasium.Wrapper[Any, Any, Any, Any]):
         def column(name: str) -> Array:
             return np.array([row[name] for row in rows])
 
-        guarded = not np.isnan(column("margin")).all()
+        guarded = bool(column("guarded").all())
         self.sink.add(
             Episode(
                 observations=_stack(self._observations),

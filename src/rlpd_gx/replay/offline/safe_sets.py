@@ -1,5 +1,6 @@
 """Safe sets for offline rows. Rules live in another layer: what is needed of them comes in as functions."""
 
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, Literal
@@ -84,7 +85,7 @@ def _computed(
             codes = np.zeros((len(line), batch.shape[1]), batch.dtype)
         codes[rows], known[rows] = batch, batch_known
     assert codes is not None
-    if file is not None and known.all():
+    if file is not None and known.all() and os.access(file.parent, os.W_OK):
         cache.write_array(file, codes)
     return codes, known
 

@@ -163,6 +163,8 @@ def _load(path: Path) -> dict[str, Any]:
     for field in ("env_id", "kwargs", "episodes"):
         if field not in log:
             raise problem(path, field, None, "is missing", "give a log with env_id, kwargs and episodes")
+    if not str(log["env_id"]).startswith("ALE/"):  # an id like module:name would import what a file names
+        raise problem(path, "env_id", None, f"is {log['env_id']!r}", "only ALE/... games can be replayed")
     if not isinstance(log["kwargs"].get("frameskip"), int):
         raise problem(
             path, "kwargs", None, "has no fixed frameskip", "only a deterministic log can be replayed"

@@ -113,21 +113,23 @@ def _episodes(path: Path, numbers: list[int], notes: list[str]) -> Iterator[Epis
     """Rows of consecutive checkpoints are one stream: an episode may go on in the next file."""
     open_episode: list[dict[str, Array]] = []
     first_row = repeated = dropped = 0
+    file = path
     for index, number in enumerate(numbers):
+        if not open_episode:
+            first_row, file = 0, _file(path, "*", number)
         for start, chunk in _chunks(path, number):
             begin = 0
             for end in (np.flatnonzero(chunk["terminal"]) + 1).tolist():
                 open_episode.append(_rows(chunk, begin, end))
-                yield from _finish(open_episode, first_row, terminated=True)
+                yield from _finish(open_episode, file, first_row, terminated=True)
                 repeated += 1
-                open_episode, begin, first_row = [], end, start + end
+                open_episode, begin, first_row, file = [], end, start + end, _file(path, "*", number)
             if begin < len(chunk["terminal"]):
                 open_episode.append(_rows(chunk, begin, None))
         if index + 1 == len(numbers) or numbers[index + 1] != number + 1:
             dropped += bool(open_episode)
-            yield from _finish(open_episode, first_row, terminated=False)
+            yield from _finish(open_episode, file, first_row, terminated=False)
             open_episode = []
-        first_row = 0 if not open_episode else first_row
     if repeated:
         notes.append(
             f"the final observation of {repeated} terminated episodes is not in the files: last one repeated"
@@ -163,7 +165,7 @@ def _rows(chunk: dict[str, Array], begin: int, end: int | None) -> dict[str, Arr
     return {field: column[begin:end] for field, column in chunk.items()}
 
 
-def _finish(parts: list[dict[str, Array]], first_row: int, terminated: bool) -> Iterator[Episode]:
+def _finish(parts: list[dict[str, Array]], file: Path, first_row: int, terminated: bool) -> Iterator[Episode]:
     if not parts:
         return
     rows: dict[str, Any] = {field: np.concatenate([part[field] for part in parts]) for field in FIELDS}
@@ -183,4 +185,5 @@ def _finish(parts: list[dict[str, Array]], first_row: int, terminated: bool) -> 
         terminated=terminated,
         truncated=not terminated,
         first_row=first_row + blank,
+        file=file,
     )

@@ -116,6 +116,7 @@ class _Piece:
             terminated=terminated,
             truncated=not terminated,
             first_row=self.first_row,
+            file=self.file,
             lead_in=3,
             extras={"episode_id": np.array([record["episode_id"][0] for record in self.records])},
         )
@@ -139,6 +140,7 @@ def _ordered_episode(record: dict[str, Any], file: Path, row: int) -> Episode:
         terminated=terminated,
         truncated=not terminated,
         first_row=row,
+        file=file,
         extras={"clipped_reward": record["clipped_rewards"][:-1]},
     )
 
@@ -158,7 +160,7 @@ def _frames(pngs: list[bytes], file: Path, name: str, row: int) -> Array:
     for png in pngs:
         try:
             with Image.open(io.BytesIO(png), formats=["PNG"]) as image:
-                frames.append(np.asarray(image.convert("L")))
+                frames.append(np.asarray(image if image.mode == "L" else image.convert("L")))
         except (UnidentifiedImageError, OSError, SyntaxError, ValueError) as error:
             raise problem(file, name, row, f"holds a broken PNG ({type(error).__name__})", REPAIR) from None
     if len({frame.shape for frame in frames}) != 1:
