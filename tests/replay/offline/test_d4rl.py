@@ -95,12 +95,30 @@ def test_extras_are_kept_and_select(tmp_path):
     assert data.timeline.extras["infos/qpos"].shape == (7, 2)
     few = data.where("behaviour_iteration <= 20")
     few.timeline.check_episodes()
-    assert few.timeline.observation.tolist() == [[0, 0], [0, 1], [0, 2], [0, 3], [1, 1], [1, 2]]
+    assert few.timeline.observation.tolist() == [[0, 0], [0, 1], [0, 2], [0, 3], [1, 0], [1, 1], [1, 2]]
+    assert few.timeline.is_step.tolist() == [True, True, True, False, False, True, False]  # [1, 0] is history
+    assert few.timeline.extras["step_in_episode"].tolist() == [0, 1, 2, 3, 0, 1, 2]
     first = data.where("behaviour_iteration==0").timeline
     assert first.observation.tolist() == [[0, 0], [0, 1], [0, 2]]
     assert first.truncated.tolist() == [False, True, False]  # cut, not terminal
     assert first.reward.tolist() == [0, 1, 0]
     assert load(tmp_path / "a.hdf5", where=["behaviour_iteration > 0", "behaviour_iteration < 40"]).steps == 2
+
+
+def test_pieces_of_one_episode_keep_their_history(tmp_path):
+    columns = steps([10], ["terminal"])
+    columns["good"] = np.array([0, 1, 1, 0, 0, 0, 0, 1, 0, 1])
+    line = load(write(tmp_path / "a.hdf5", columns), where=["good == 1"]).timeline
+    line.check_episodes()
+    # Up to 3 rows before each piece, its steps, its final observation; a row may serve in two pieces.
+    assert line.observation[:, 1].tolist() == [0, 1, 2, 3, 4, 5, 6, 7, 8, 6, 7, 8, 9, 10]
+    assert np.flatnonzero(line.is_step).tolist() == [1, 2, 7, 12]
+    assert line.episode_step.tolist() == [0, 1, 2, 3, 0, 1, 2, 3, 4, 0, 1, 2, 3, 4]
+    assert np.flatnonzero(line.truncated).tolist() == [2, 7]
+    assert np.flatnonzero(line.terminated).tolist() == [12]
+    assert line.reward.tolist() == [0, 1, 2, 0, 0, 0, 0, 7, 0, 0, 0, 0, 9, 0]
+    before = line.executed_action[np.flatnonzero(line.is_step) - 1, 0]
+    assert before.tolist() == columns["actions"][[0, 1, 6, 8], 0].tolist()
 
 
 @pytest.mark.parametrize(
@@ -228,3 +246,6 @@ def test_another_environment(tmp_path):
         data.check_environment("Toy-v0", box(-1, 1, (3,)), right[1])
     with pytest.raises(GxError, match=r"'actions'.*shape"):
         data.check_environment("Toy-v0", right[0], gymnasium.spaces.Discrete(4))
+    nested = gymnasium.spaces.Dict({"a": gymnasium.spaces.Dict({"b": right[0]})})
+    with pytest.raises(GxError, match="'a/b'"):
+        data.check_environment("Toy-v0", nested, right[1])

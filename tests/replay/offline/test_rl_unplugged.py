@@ -136,6 +136,7 @@ def test_shuffled_transitions_stay_transitions(tmp_path):
         t = line.reward[row]
         assert line.observation[row - 3 : row + 2, 0, 0].tolist() == [t - 3, t - 2, t - 1, t, t + 1]
         assert line.episode_step[row] == 3
+        assert line.executed_action[row - 1] == -1  # nobody knows what was done before
     assert "shuffled" in data.findings[0]
     assert "d_t = 0" in data.findings[1]
     few = data.where("reward >= 20")  # the frames of a stack stay with their step

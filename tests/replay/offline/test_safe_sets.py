@@ -1,5 +1,7 @@
 """Safe sets for offline rows, and the audit that counts them."""
 
+import json
+
 import numpy as np
 import pytest
 
@@ -70,6 +72,9 @@ def test_unknown_sets_are_the_users_choice(data):
         with_safe_sets(data, None, "rules-1")
     assumed = with_safe_sets(data, None, "rules-1", missing="assume-all", everything_allowed=ALL)
     assert (assumed.timeline.safe_set == 7).all()
+    assert "7 rows count every action as allowed" in audit(assumed)["findings"][-1]
+    with pytest.raises(GxError, match=r"other rules .assumed:rules-1"):
+        with_safe_sets(assumed, None, "rules-1")  # an assumption is no knowledge
     with pytest.raises(GxError, match="code of the full set"):
         with_safe_sets(data, None, "rules-1", missing="assume-all")
     with pytest.raises(GxError, match="leaves nothing"):
@@ -88,8 +93,19 @@ def test_some_rows_unknown(data):
     assert assumed.timeline.safe_set[:, 0].tolist() == [1, 7, 1, 1, 1, 7, 1]
     dropped = with_safe_sets(data, encode, "rules-1", missing="drop")
     dropped.timeline.check_episodes()
-    # Only the step from 2 to 3 has a known set at both ends.
-    assert dropped.timeline.observation[:, 0].tolist() == [2, 3]
+    # Only the step from 2 to 3 has a known set at both ends; 0 and 1 are its history.
+    assert dropped.timeline.observation[:, 0].tolist() == [0, 1, 2, 3]
+    assert np.flatnonzero(dropped.timeline.is_step).tolist() == [2]
+
+
+def test_a_piece_of_an_episode_has_the_context_of_the_whole(data):
+    def encode(states, context):
+        return np.column_stack([context["episode_step"], context["previous_action"]]).astype(np.uint8)
+
+    whole = with_safe_sets(data, encode, "rules-1").timeline
+    piece = with_safe_sets(data.where("wind == 0.2"), encode, "rules-1").timeline
+    rows = slice(np.flatnonzero(piece.is_step)[0], None)
+    assert piece.safe_set[rows].tolist() == whole.safe_set[2:4].tolist() == [[2, 2], [3, 3]]
 
 
 def test_audit_counts(tmp_path, data):
@@ -117,6 +133,8 @@ def test_audit_lists_all_that_is_wrong(tmp_path):
     np.savez(tmp_path / "bad.npz", **bad)
     allowed = ActionRange(low=np.array([-1.0]), high=np.array([3.0]))
     report = audit(load(tmp_path / "bad.npz", actions=allowed, strict=False))
+    json.dumps(report, allow_nan=False)
+    assert report["reward"] == {"min": 0.0, "mean": 2.25, "max": 4.0}
     assert report["not_finite_rows"] == {"observation": 1, "reward": 1}
     assert report["unsafe_share"] == 0.2
     assert report["actions_out_of_range_steps"] == 2

@@ -78,7 +78,11 @@ def _as_text(value: Any) -> str:
     return str(value)
 
 
-def _spread(values: Array) -> dict[str, float]:
+def _spread(values: Array) -> dict[str, float] | None:
+    """Of the finite ones: the others are counted apart."""
+    values = values[np.isfinite(values)]
+    if not len(values):
+        return None
     return {"min": float(np.min(values)), "mean": float(np.mean(values)), "max": float(np.max(values))}
 
 
@@ -91,6 +95,9 @@ def _actions(actions: Array) -> dict[str, Any]:
     if actions.dtype.kind in "iu" and actions.ndim == 1:
         ids, counts = np.unique(actions, return_counts=True)
         return {f"id {number}": int(count) for number, count in zip(ids, counts, strict=True)}
+    actions = actions[np.isfinite(actions.reshape(len(actions), -1)).all(axis=1)]
+    if not len(actions):
+        return {}
     return {"min": actions.min(axis=0).tolist(), "max": actions.max(axis=0).tolist()}
 
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import gymnasium
 import numpy as np
 from rich.console import Console
 from rich.progress import Progress
@@ -29,15 +30,8 @@ _COMPARISONS: dict[str, Callable[[Any, Any], Any]] = {
     ">": operator.gt,
 }
 _FACTS = ("name", "format", "env_id", "rules_fingerprint", "knows_unsafe_events")
-_STEP_COLUMNS = (
-    "proposed_action",
-    "executed_action",
-    "reward",
-    "terminated",
-    "truncated",
-    "margin",
-    "unsafe_event",
-)
+UNKNOWN_ID = -1  # what was done before a piece that begins inside an episode
+HISTORY_ROWS = 3  # before a piece: what a stack of 4 frames needs
 
 
 @dataclass(frozen=True, eq=False)
@@ -94,26 +88,27 @@ class OfflineDataset:
     def keep(self, wanted: Array) -> OfflineDataset:
         """Only the steps where `wanted` [n] holds, in pieces that still end with an observation.
 
-        A piece is an episode of its own: the frames before its first step are not kept.
+        A piece that begins inside an episode brings a few rows before it along, which are no steps: its frame
+        stacks and previous action stay what they were. `extras["step_in_episode"]` says where it lay.
         """
         line = self.timeline
         kept = wanted & line.is_step
         if not kept.any():
             raise GxError(f"{self.name}: no step is left; choose a wider condition")
-        final = np.zeros_like(kept)
-        final[1:] = kept[:-1] & ~kept[1:]  # the row after a kept step holds its next observation
-        index = np.flatnonzero(kept | final | _lead_in(line, kept))
+        border = np.diff(kept.astype(np.int8), prepend=0, append=0)
+        first, final = np.flatnonzero(border == 1), np.flatnonzero(border == -1)
+        start = first - np.minimum(line.episode_step[first], HISTORY_ROWS)
+        length = final - start + 1  # the row after the last step holds its next observation
+        episode_step = np.arange(length.sum()) - np.repeat(np.cumsum(length) - length, length)
+        index = np.repeat(start, length) + episode_step
         columns = {name: column[index] for name, column in line.columns().items()}
-        is_step, final = kept[index], final[index]
-        cut = final & line.is_step[index]  # went on in the file
-        columns["truncated"][np.flatnonzero(cut) - 1] = True
-        for name, column in columns.items():
-            if name in _STEP_COLUMNS or name.startswith("extras/"):
-                column[~is_step] = 0
-        columns["is_step"] = is_step
-        rows = np.arange(len(index))
-        starts = np.concatenate([[True], final[:-1]])
-        columns["episode_step"] = (rows - np.maximum.accumulate(rows * starts)).astype(np.int32)
+        columns["episode_step"] = episode_step.astype(np.int32)
+        columns["is_step"] = (index >= np.repeat(first, length)) & (index < np.repeat(final, length))
+        columns.setdefault("extras/step_in_episode", line.episode_step[index])
+        ends = np.cumsum(length) - 1
+        columns["truncated"][ends - 1] |= line.is_step[final]  # it went on in the file
+        for name in ("reward", "terminated", "truncated", "margin", "unsafe_event"):
+            columns[name][~columns["is_step"]] = 0
         return replace(self, timeline=Timeline.from_columns(columns), folder=None)
 
     def check_environment(self, env_id: str | None, observation_space: Any, action_space: Any) -> None:
@@ -124,7 +119,7 @@ class OfflineDataset:
             )
         here = self.timeline.observation
         parts = dict(here) if isinstance(here, Mapping) else {"": here}
-        theirs = getattr(observation_space, "spaces", None) or {"": observation_space}
+        theirs = _leaves(observation_space)
         if parts.keys() != theirs.keys():
             raise GxError(
                 f"{self.name}: 'observations' has parts {sorted(parts)}, the environment {sorted(theirs)}"
@@ -220,7 +215,7 @@ def load(
             path, actions or source.actions, clip_actions, time_limit_steps, source.time_limit_steps, strict
         )
         _convert(source, checks, path, name, folder, progress)
-    return _where(_open(folder), where)
+    return _where(replace(_open(folder), name=path.name), where)
 
 
 def _convert(
@@ -275,10 +270,13 @@ def rows_of(episode: Episode) -> dict[str, Array]:
         columns |= {f"observation/{name}": part for name, part in episode.observations.items()}
     else:
         columns["observation"] = episode.observations
+    executed = padded(episode.actions)
+    if episode.actions.ndim == 1:
+        executed[:before] = UNKNOWN_ID
     columns |= {
         "is_step": padded(np.ones(steps, bool)),
         "episode_step": np.arange(rows, dtype=np.int32),
-        "executed_action": padded(episode.actions),
+        "executed_action": executed,
         "reward": padded(episode.rewards, np.float32),
         "terminated": padded(last & episode.terminated),
         "truncated": padded(last & episode.truncated),
@@ -323,17 +321,12 @@ def _where(dataset: OfflineDataset, conditions: Sequence[str]) -> OfflineDataset
     return dataset
 
 
-def _lead_in(line: Timeline, kept: Array) -> Array:
-    """Rows before a kept step that are no steps themselves: frames that only fill its stack."""
-    leads = np.zeros_like(kept)
-    leads[:-1] = ~line.is_step[:-1] & (line.episode_step[1:] == line.episode_step[:-1] + 1)
-    wanted = np.zeros_like(kept)
-    while True:
-        more = wanted.copy()
-        more[:-1] |= leads[:-1] & (kept | wanted)[1:]
-        if (more == wanted).all():
-            return wanted
-        wanted = more
+def _leaves(space: Any, name: str = "") -> dict[str, Any]:
+    """Parts of a space by flat name."""
+    if not isinstance(space, gymnasium.spaces.Dict):
+        return {name: space}
+    prefix = f"{name}/" if name else ""
+    return {key: leaf for part, sub in space.items() for key, leaf in _leaves(sub, f"{prefix}{part}").items()}
 
 
 def _range_as_json(actions: ActionRange | None) -> dict[str, Any] | None:

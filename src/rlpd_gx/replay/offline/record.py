@@ -190,7 +190,10 @@ class MinariSink:
                     terminations=ended & episode.terminated,
                     truncations=ended & episode.truncated,
                     # Minari's infos begin with the one of the reset, which knows nothing of a step.
-                    infos={name: np.concatenate([column[:1] * 0, column]) for name, column in infos.items()},
+                    infos={
+                        name: np.concatenate([np.zeros_like(column[:1]), column])
+                        for name, column in infos.items()
+                    },
                 )
             ]
         )

@@ -50,9 +50,10 @@ def with_safe_sets(
         if everything_allowed is None:
             raise GxError("assume-all needs the code of the full set; the rules must provide it")
         full = np.tile(everything_allowed, (len(known), 1))
-        return _with_codes(
-            dataset, full if codes is None else np.where(known[:, None], codes, full), fingerprint
-        )
+        codes = full if codes is None else np.where(known[:, None], codes, full)
+        said = f"{np.count_nonzero(~known)} rows count every action as allowed: their safe sets are unknown"
+        dataset = replace(dataset, findings=(*dataset.findings, said))
+        return _with_codes(dataset, codes, f"assumed:{fingerprint}")  # never to be taken for the real ones
     needed = known.copy()
     needed[:-1] &= known[1:] | ~dataset.timeline.is_step[:-1]  # a step needs the set at s and at s'
     if codes is None or not (needed & dataset.timeline.is_step).any():
@@ -97,14 +98,16 @@ def _states(line: Timeline, rows: slice) -> Any:
 
 
 def _context(line: Timeline, rows: slice) -> dict[str, Any]:
-    """What a rule may ask for beside the state. The previous action of a first row is zero."""
+    """What a rule may ask for beside the state.
+
+    The previous action is zero in the first row of an episode, and -1 where an id is not known.
+    """
     before = np.arange(rows.start, rows.stop) - 1
-    steps = line.episode_step[rows]
     previous = np.array(line.executed_action[np.maximum(before, 0)])
-    previous[steps == 0] = 0
+    previous[line.episode_step[rows] == 0] = 0
     return {
         "previous_action": previous,
-        "episode_step": steps,
+        "episode_step": line.extras.get("step_in_episode", line.episode_step)[rows],
         "extras": {name: column[rows] for name, column in line.extras.items()},
     }
 

@@ -78,9 +78,9 @@ class _GzipRows:
         if self.dtype.hasobject:
             self.close()
             raise pickled(file)
-        if fortran_order:
+        if fortran_order or not self.shape:
             self.close()
-            raise problem(file, field, 0, "is stored column by column", "save it in C order")
+            raise problem(file, field, 0, "is not a list of rows in C order", "save it again")
         self._row_bytes = self.dtype.itemsize * int(np.prod(self.shape[1:], dtype=np.int64))
 
     def take(self, rows: int) -> Array:
