@@ -86,7 +86,7 @@ def test_windows_stay_whole_in_the_minibatch():
     hybrid = make(story.ring, sampler=Stride(4), batch_size=16, updates=3)
     batch = hybrid.sample(0.5, interval=2)
     for source, rows in ((story, batch.row[:, :8]), (OFFLINE, batch.row[:, 8:])):
-        draw = Draw(rows, rows, np.zeros_like(rows, np.bool_))
+        draw = Draw(rows, np.zeros_like(rows, np.bool_))
         check_windows(draw, source, width=4, interval=2, stack=1)
     assert hybrid.counts.filled == 0
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from rlpd_gx.errors import GxError
-from rlpd_gx.replay.timeline import Timeline
-from rlpd_gx.types import Array
+from rlpd_gx.replay.timeline import Timeline, nested_observation
+from rlpd_gx.types import Array, Observation
 
 
 @dataclass(eq=False)
@@ -30,6 +30,7 @@ class Extent:
 
     def __post_init__(self) -> None:
         self.columns = self.timeline.columns()
+        self.observation_names = [name for name in self.columns if name.partition("/")[0] == "observation"]
 
     @classmethod
     def whole(cls, timeline: Timeline) -> Extent:
@@ -72,7 +73,7 @@ class Extent:
         # only the oldest few rows of a lane can have lost a part of their stack
         ages = np.arange(min(stack - 1, self.lane_rows))
         lanes, ages = np.nonzero(ages < self.length[:, None])
-        rows = self._at(lanes, ages)
+        rows = lanes * self.lane_rows + (self.oldest[lanes] + ages) % self.lane_rows
         return self.steps - int(np.count_nonzero(self.timeline.is_step[rows] & ~self.usable(rows, stack)))
 
     def draw(self, count: int, stack: int, generator: np.random.Generator) -> Array:
@@ -87,20 +88,21 @@ class Extent:
 
         Before the episode began, its first frame is repeated.
         """
-        if stack == 1 and not ahead:
-            return rows[:, None]
         offsets = np.arange(1 - stack, 1 + ahead)
         if stack > 1:
             offsets = np.maximum(offsets, -self.timeline.episode_step[rows][:, None])
         return self.shift(rows[:, None], offsets)
 
+    def observation(self, rows: Array, stack: int) -> Observation:
+        """The observations at rows [n]: [n, ...], or [n, stack, ...] where frames are stacked."""
+        index = self.stack_rows(rows, stack) if stack > 1 else rows
+        return nested_observation({name: self.columns[name][index] for name in self.observation_names})
+
     def _draw_readable(self, count: int, generator: np.random.Generator) -> Array:
+        # a lane fills up from its first row on, and is read everywhere once it is full
         if len(self.length) == 1:
-            return (generator.integers(self.length[0], size=count) + self.oldest[0]) % self.lane_rows
+            return generator.integers(int(self.length[0]), size=count)
         ends = np.cumsum(self.length)
         ticket = generator.integers(ends[-1], size=count)
         lanes = np.searchsorted(ends, ticket, side="right")
-        return self._at(lanes, ticket - (ends - self.length)[lanes])
-
-    def _at(self, lanes: Array, ages: Array) -> Array:
-        return lanes * self.lane_rows + (self.oldest[lanes] + ages) % self.lane_rows
+        return lanes * self.lane_rows + ticket - (ends - self.length)[lanes]

@@ -1,7 +1,7 @@
 """Hybrid data: every minibatch holds an exact number of online rows, the rest is offline."""
 
 import os
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -11,7 +11,7 @@ from rlpd_gx.replay import archive
 from rlpd_gx.replay.extent import Extent
 from rlpd_gx.replay.gather import Part, assemble
 from rlpd_gx.replay.ring import Ring
-from rlpd_gx.replay.samplers import Draw, Sampler
+from rlpd_gx.replay.samplers import Sampler
 from rlpd_gx.replay.timeline import Timeline
 from rlpd_gx.types import Array, Batch
 
@@ -75,26 +75,17 @@ class Hybrid:
             raise GxError(f"interval must be 1 step or more, got {interval}")
         wanted = self._wanted(mix)
         online = self._present(wanted, mix)
-        offline = self._batch_size - online
-        starts = np.arange(self._updates) * self._batch_size
+        offline = [self._batch_size - count for count in online]
         parts = []
-        if self.online is not None and online.any():
-            draw, part = self._draw(self.online.extent, True, starts, online, interval)
-            parts.append(part)
-        if self._offline is not None and offline.any():
-            draw, part = self._draw(self._offline, False, starts + online, offline, interval)
-            parts.append(part)
-        self.counts.online += int(online.sum())
-        self.counts.offline += int(offline.sum())
-        self.counts.missing_online += int((wanted - online).sum())
-        return assemble(
-            parts,
-            (self._updates, self._batch_size),
-            stack=self._stack,
-            gamma=self._gamma,
-            horizon=draw.horizon,
-            all_steps=draw.all_steps,
-        )
+        if self.online is not None and any(online):
+            parts.append(self._draw(self.online.extent, online, interval, is_online=True))
+        if self._offline is not None and any(offline):
+            parts.append(self._draw(self._offline, offline, interval, is_online=False))
+        self.counts.online += sum(online)
+        self.counts.offline += sum(offline)
+        self.counts.missing_online += sum(wanted) - sum(online)
+        order = self._order(online) if len(parts) > 1 and self._updates > 1 else None
+        return assemble(parts, order, (self._updates, self._batch_size), stack=self._stack, gamma=self._gamma)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write ring, carried remainder, counts and generator to one file, or leave that file as it was."""
@@ -120,7 +111,7 @@ class Hybrid:
         self._generator.bit_generator.state = state["generator"]
         self._carry, self.counts = state["carry"], Counts(**state["counts"])
 
-    def _wanted(self, mix: float) -> Array:
+    def _wanted(self, mix: float) -> list[int]:
         """[updates] online rows of each minibatch, by rounding to the nearest and carrying the rest."""
         exact = round(mix * self._batch_size * _ROW)
         wanted = []
@@ -128,9 +119,9 @@ class Hybrid:
             rows = (exact + self._carry + _ROW // 2) // _ROW
             self._carry += exact - rows * _ROW
             wanted.append(rows)
-        return np.array(wanted)
+        return wanted
 
-    def _present(self, wanted: Array, mix: float) -> Array:
+    def _present(self, wanted: list[int], mix: float) -> list[int]:
         """[updates] those of the wanted online rows that exist, or a sentence where nothing can stand in."""
         if self.online is None:
             if mix > 0:
@@ -138,28 +129,30 @@ class Hybrid:
             return wanted
         available = self.online.extent.available(self._stack)
         if self._offline is not None:
-            return np.minimum(wanted, available)
+            return [min(count, available) for count in wanted]
         if mix < 1:
             raise GxError(f"mix is {mix}, but there is no offline data for the rest")
         if not available:
             raise GxError("the online ring holds no step yet, and there is no offline data to begin with")
         return wanted
 
-    def _draw(
-        self, extent: Extent, is_online: bool, starts: Array, counts: Array, interval: int
-    ) -> tuple[Draw, Part]:
-        """Rows of one source: in each minibatch, `counts` [updates] of them at `starts` [updates]."""
-        most = int(counts.max())
+    def _draw(self, extent: Extent, counts: list[int], interval: int, *, is_online: bool) -> Part:
+        """Rows of one source, `counts` [updates] of them for each minibatch."""
+        most = max(counts)
         draw = self._sampler.draw(extent, (self._updates, most), interval, self._stack, self._generator)
-        kept = np.arange(most) < counts[:, None]
-        self.counts.filled += int(np.count_nonzero(draw.filled & kept))
-        whole = most == self._batch_size and bool(kept.all())
-        slots = [
-            slice(start, start + count) for start, count in zip(starts.tolist(), counts.tolist(), strict=True)
-        ]
-        if whole:
-            slots = [slice(0, self._updates * self._batch_size)]
-        return draw, Part(extent, is_online, draw.rows[kept], draw.length[kept], slots)
+        kept = np.arange(most) < np.array(counts)[:, None]
+        if draw.filled is not None:
+            self.counts.filled += int(np.count_nonzero(draw.filled & kept))
+        length = None if draw.length is None else draw.length[kept]
+        return Part(extent, is_online, replace(draw, rows=draw.rows[kept], length=length))
+
+    def _order(self, online: list[int]) -> Array:
+        """[updates * batch_size] which row goes where, if all online rows lie before all offline ones."""
+        is_online = (np.arange(self._batch_size) < np.array(online)[:, None]).ravel()
+        order = np.empty(len(is_online), np.int64)
+        order[is_online] = np.arange(sum(online))
+        order[~is_online] = np.arange(sum(online), len(is_online))
+        return order
 
 
 def _plain(state: Any) -> Any:

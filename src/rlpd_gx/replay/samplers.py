@@ -13,7 +13,6 @@ from numpy.random import Generator
 
 from rlpd_gx.errors import GxError
 from rlpd_gx.replay.extent import Extent
-from rlpd_gx.replay.gather import stacked
 from rlpd_gx.types import Array, Observation
 
 Probability = Callable[[Observation, Array, Array], Array]
@@ -22,14 +21,14 @@ Probability = Callable[[Observation, Array, Array], Array]
 
 @dataclass(frozen=True, eq=False)
 class Draw:
-    """Rows for U minibatches of n each."""
+    """Rows for U minibatches of n each, and what is to be made of them."""
 
     rows: Array
     """[U, n] each a step."""
-    length: Array
-    """[U, n] steps from each row to where its target bootstraps."""
-    filled: Array
-    """[U, n] bool: drawn at random, because the episode was too short for its window."""
+    filled: Array | None = None
+    """[U, n] bool: drawn at random, because the episode was too short for its window (None: none was)."""
+    length: Array | None = None
+    """[U, n] steps from each row to where its target bootstraps (None: one each)."""
     horizon: int = 1
     """What `length` never exceeds."""
     all_steps: bool = False
@@ -55,7 +54,7 @@ class Uniform:
     ) -> Draw:
         """Usable rows, in minibatches of `shape` [U, n]."""
         rows = extent.draw(math.prod(shape), stack, generator).reshape(shape)
-        return Draw(rows, np.ones_like(rows), np.zeros_like(rows, np.bool_))
+        return Draw(rows)
 
 
 @dataclass(frozen=True)
@@ -94,7 +93,7 @@ class Stride:
         filled = place > ahead[:, None]
         rows, filled = (array.reshape(updates, -1)[:, :count] for array in (rows, filled))
         rows[filled] = extent.draw(int(np.count_nonzero(filled)), stack, generator)
-        return Draw(rows, np.ones_like(rows), filled)
+        return Draw(rows, filled)
 
 
 def fixed(width: int) -> Stride:
@@ -131,8 +130,7 @@ class Span:
         length = self._length(extent, rows, interval, stack)
         return Draw(
             rows.reshape(shape),
-            length.reshape(shape),
-            filled=np.zeros(shape, np.bool_),
+            length=length.reshape(shape),
             horizon=interval,
             all_steps=self.correction == "tree-backup",
         )
@@ -146,7 +144,7 @@ class Span:
         if self.probability is not None and goes_on.any():
             steps = later[goes_on]
             likely = self.probability(
-                stacked(extent, steps, stack),
+                extent.observation(steps, stack),
                 extent.timeline.executed_action[steps],
                 extent.timeline.safe_set[steps],
             )

@@ -180,6 +180,13 @@ class Layout:
         return Timeline.from_columns(flat)
 
 
+def nested_observation(flat: Mapping[str, Array]) -> Observation:
+    """One array, or a dict of them, from arrays named `observation` or `observation/key`."""
+    if "observation" in flat:
+        return flat["observation"]
+    return {name.removeprefix("observation/"): part for name, part in flat.items()}
+
+
 def _row_dtype(column: Array) -> np.dtype[Any]:
     return np.dtype((column.dtype, column.shape[1:]))
 
