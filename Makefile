@@ -25,7 +25,8 @@ $(INSTALLED): pyproject.toml constraints.txt
 	@touch $@
 
 run: $(INSTALLED)
-	@$(BIN)/rlpd-gx guard --env Hopper-v5 --rules rlpd_gx.envs.mujoco:hopper_power --episodes 20
+	@$(BIN)/rlpd-gx guard --env Walker2d-v5 --rules rlpd_gx.envs.mujoco:power_and_bent_joints \
+	  --episodes 20 --compare
 
 test: $(INSTALLED)
 	$(BIN)/python -m pytest -m "not long"

@@ -4,12 +4,49 @@
 """
 
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:  # what editors and type checkers see
+    from rlpd_gx import envs as envs
+    from rlpd_gx import theory as theory
+    from rlpd_gx.errors import GxError as GxError
+    from rlpd_gx.errors import StopEpisode as StopEpisode
+    from rlpd_gx.guardian import *  # noqa: F403
+    from rlpd_gx.rules import *  # noqa: F403
+    from rlpd_gx.safe_sets import *  # noqa: F403
+    from rlpd_gx.types import Context as Context
+    from rlpd_gx.types import Status as Status
+    from rlpd_gx.types import Verdict as Verdict
 
 __version__ = "0.1.0"
 
 _HOME = {
     "rlpd_gx.errors": ("GxError", "StopEpisode"),
+    "rlpd_gx.types": ("Context", "Status", "Verdict"),
+    "rlpd_gx.safe_sets": (
+        "Box",
+        "Ellipsoid",
+        "Intersection",
+        "Mask",
+        "Polytope",
+        "PositiveSum",
+        "ProductMask",
+        "Union",
+        "WeightedL1",
+        "decode",
+    ),
+    "rlpd_gx.rules": (
+        "Rule",
+        "bounds_rule",
+        "ellipsoid_rule",
+        "halfspace_rule",
+        "l1_rule",
+        "margin_rule",
+        "mask_rule",
+        "positive_sum_rule",
+        "rule",
+    ),
+    "rlpd_gx.guardian": ("Audit", "GuardedEnv", "GuardedVectorEnv", "Guardian", "VerdictBatch"),
 }
 _MODULE_OF = {name: module for module, names in _HOME.items() for name in names}
 _SUBPACKAGES = ("theory", "envs")

@@ -1,13 +1,87 @@
 """Plain records that travel between the halves."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from enum import StrEnum
 from typing import Any
 
 import numpy as np
 
+from rlpd_gx.safe_sets.base import SafeSet
+
 Array = np.ndarray[Any, Any]
 Observation = Array | Mapping[str, Array]
+
+
+class Status(StrEnum):
+    """What the Guardian did with a proposal."""
+
+    ALLOWED = "allowed"  # executed as proposed
+    PROJECTED = "projected"  # moved to the nearest allowed action
+    FALLBACK = "fallback"  # a rule, the solver or the proposal failed: a declared action ran instead
+    INEVITABLE = "inevitable"  # no action is allowed: the least bad one ran
+
+
+@dataclass(frozen=True)
+class Context:
+    """What a rule may need beside the state; a rule declares it with `needs=`."""
+
+    previous_action: Any = None  # the action executed in the step before
+    time: Any = 0  # steps since the episode began; [B] in a batch
+    parameters: Any = None  # whatever varies in time and is known to the caller
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Verdict:
+    """The Guardian's answer to one proposal.
+
+    `margins` holds the margin of each rule at the *proposed* action; `binding` names the rules that shaped
+    the outcome: those the proposal breaks, and those on whose boundary the executed action lies.
+    """
+
+    proposed: Any
+    action: Any  # what to execute; in monitor mode the proposal itself
+    status: Status
+    distance: float = 0.0  # from the proposal to `suggestion`
+    margins: Mapping[str, float] = field(default_factory=dict)
+    binding: tuple[str, ...] = ()
+    safe_set: SafeSet | None = None  # None where the rules have no finite description
+    exact: bool = True  # whether `suggestion` is proven to be the nearest allowed action
+    reason: str = ""
+    suggestion: Any = None  # what enforcing the rules executes; None where the episode would have to stop
+
+    @property
+    def intervened(self) -> bool:
+        """Whether the rules ask for another action than the proposed one."""
+        return self.status is not Status.ALLOWED
+
+    @property
+    def inevitable(self) -> bool:
+        """Whether no action at all satisfies the rules."""
+        return self.status is Status.INEVITABLE
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Verdict):
+            return NotImplemented
+        same = (self.status, self.binding, dict(self.margins)) == (
+            other.status,
+            other.binding,
+            dict(other.margins),
+        )
+        return same and all(
+            np.array_equal(a, b) for a, b in ((self.proposed, other.proposed), (self.action, other.action))
+        )
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __str__(self) -> str:
+        if self.status is Status.ALLOWED:
+            return f"allowed {self.proposed}"
+        blocked = ", ".join(f"{n} by {-m:.4g}" for n, m in self.margins.items() if m < 0)
+        parts = [f"{self.status}: {self.proposed} -> {self.suggestion}"]
+        parts += [f"breaks {blocked}"] if blocked else []
+        parts += [self.reason] if self.reason else []
+        return "; ".join(parts)
 
 
 @dataclass(frozen=True, eq=False)

@@ -5,7 +5,9 @@ import sys
 
 import typer
 
-from rlpd_gx.cli import collect, data, theory
+from rlpd_gx.cli import data, theory
+from rlpd_gx.cli.collect import collect
+from rlpd_gx.cli.guard import guard
 from rlpd_gx.errors import GxError
 
 app = typer.Typer(
@@ -14,9 +16,10 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
+app.command()(guard)
 app.add_typer(theory.app, name="theory")
 app.add_typer(data.app, name="data")
-app.command()(collect.collect)
+app.command()(collect)
 
 
 def main() -> None:

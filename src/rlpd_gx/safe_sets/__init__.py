@@ -1,1 +1,38 @@
-"""Kinds of safe sets. Below both halves."""
+"""Kinds of safe sets: what they contain, what is nearest, how far the boundary is. Below both halves."""
+
+from rlpd_gx.safe_sets.base import Nearest, SafeSet, Spec, code_width, decode
+from rlpd_gx.safe_sets.convex import (
+    TOLERANCE,
+    TOLERANCE_FLOAT32,
+    Box,
+    ConvexSet,
+    Ellipsoid,
+    Intersection,
+    Polytope,
+    PositiveSum,
+    WeightedL1,
+)
+from rlpd_gx.safe_sets.mask import Mask, ProductMask, choose_nearest, distances
+from rlpd_gx.safe_sets.union import Union
+
+__all__ = [
+    "TOLERANCE",
+    "TOLERANCE_FLOAT32",
+    "Box",
+    "ConvexSet",
+    "Ellipsoid",
+    "Intersection",
+    "Mask",
+    "Nearest",
+    "Polytope",
+    "PositiveSum",
+    "ProductMask",
+    "SafeSet",
+    "Spec",
+    "Union",
+    "WeightedL1",
+    "choose_nearest",
+    "code_width",
+    "decode",
+    "distances",
+]

@@ -1,0 +1,120 @@
+"""`rlpd-gx guard`: try rules on an environment, without training anything."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from rlpd_gx.errors import GxError
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from rlpd_gx.guardian import GuardedEnv
+
+
+def guard(
+    env: Annotated[str, typer.Option(help="A Gymnasium environment, such as Walker2d-v5.")],
+    rules: Annotated[
+        str, typer.Option(help="module:name of a rule, or of a list of rules that must all hold.")
+    ],
+    episodes: Annotated[int, typer.Option(min=1, help="How many episodes to run.")] = 10,
+    policy: Annotated[
+        str, typer.Option(help="random, [algorithm:]file.zip of stable-baselines3, or module:callable.")
+    ] = "random",
+    monitor: Annotated[
+        bool, typer.Option("--monitor", help="Block nothing, report what would be blocked.")
+    ] = False,
+    compare: Annotated[
+        bool, typer.Option("--compare", help="Run the same episodes without the guard, too.")
+    ] = False,
+    state: Annotated[
+        str | None,
+        typer.Option(
+            help="module:callable (env, observation, info) -> what rules read [default: `state` of the "
+            "rules' module if it has one, else the observation]."
+        ),
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Seed of environment and policy.")] = 0,
+    max_steps: Annotated[
+        int | None, typer.Option(min=1, help="Cut each episode after so many steps.")
+    ] = None,
+    audit: Annotated[
+        Path | None, typer.Option(help="Append every intervention to this file (JSON lines).")
+    ] = None,
+) -> None:
+    """Run a policy under rules and print the audit: the five-minute way to try your own rules.
+
+    The rules' module may also hold `embedding` (places of discrete actions) and `unsafe_event` (see GuardedEnv).
+    """
+    from rich.console import Console
+
+    from rlpd_gx.cli.loading import load, make_env
+    from rlpd_gx.guardian import GuardedEnv
+
+    rule, module = load(rules, "rules")
+    read = load(state, "state")[0] if state else getattr(module, "state", None)
+    extra = {k: v for k in ("embedding", "unsafe_event") if (v := getattr(module, k, None)) is not None}
+
+    def guarded(mode: str, file: Path | None) -> "GuardedEnv":
+        limit = {} if max_steps is None else {"max_episode_steps": max_steps}
+        return GuardedEnv(make_env(env, **limit), rule, state=read, mode=mode, audit=file, **extra)
+
+    console = Console()
+    runs = [("monitor" if monitor else "enforce", audit)] + (
+        [("monitor", None)] if compare and not monitor else []
+    )
+    results = []
+    for mode, file in runs:
+        world = guarded(mode, file)
+        returns = _run(world, policy, episodes, seed, f"{env}, {mode}", console)
+        title = f"{env}: what would have been blocked" if mode == "monitor" else f"{env} under guard"
+        console.print(world.audit.table(title))
+        results.append((mode, returns, world.audit))
+    if len(results) == 2:
+        console.print(_comparison(results))
+    if audit is not None:
+        console.print(f"Every intervention is in {audit}", soft_wrap=True)
+
+
+def _run(world: "GuardedEnv", policy: str, episodes: int, seed: int, title: str, console: Any) -> list[float]:
+    """The return of each episode."""
+    from rich.progress import Progress
+
+    from rlpd_gx.cli.loading import load_policy
+
+    act = load_policy(policy, world, seed)
+    returns = []
+    with Progress(console=console, transient=True) as progress:
+        task = progress.add_task(title, total=episodes)
+        for episode in range(episodes):
+            observation, _ = world.reset(seed=seed + episode)
+            total, over = 0.0, False
+            while not over:
+                try:
+                    action = act(observation)
+                except Exception as error:
+                    raise GxError(f"--policy {policy} raised {type(error).__name__}: {error}") from error
+                observation, reward, terminated, truncated, _ = world.step(action)
+                total, over = total + float(reward), terminated or truncated
+            returns.append(total)
+            progress.advance(task)
+    world.close()
+    return returns
+
+
+def _comparison(results: list[tuple[str, list[float], Any]]) -> "Table":
+    import numpy as np
+    from rich.table import Table
+
+    table = Table(title="Same policy, same seeds", title_justify="left")
+    for name in ("", "mean return", "steps", "forbidden actions executed"):
+        table.add_column(name, justify="left" if not name else "right")
+    for mode, returns, audit in results:
+        counts = audit.counts
+        # Under guard only states without any allowed action can see a forbidden one.
+        executed = counts.inevitable if mode == "enforce" else counts.interventions
+        share = executed / max(counts.proposals, 1)
+        name = "with the guard" if mode == "enforce" else "without"
+        table.add_row(name, f"{np.mean(returns):.1f}", f"{counts.proposals:,}", f"{executed:,} ({share:.1%})")
+    return table

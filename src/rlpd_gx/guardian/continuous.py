@@ -1,0 +1,215 @@
+"""Judging proposals in Box action spaces."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+
+from rlpd_gx.errors import GxError
+from rlpd_gx.guardian.judgement import ALLOWED, INEVITABLE, PROJECTED, Judgement
+from rlpd_gx.guardian.reading import Reader, States, tree_margin
+from rlpd_gx.guardian.search import find_allowed
+from rlpd_gx.rules import SETS, Atom, Rule, alternatives
+from rlpd_gx.safe_sets import Box, ConvexSet, Intersection, Nearest, Union
+
+BINDING = 1e-6  # a rule binds when the executed action lies this close to its boundary, in the rule's units
+
+
+class BoxJudge:
+    """Structured rules become convex sets and are projected onto exactly; for bare predicates a search is made."""
+
+    def __init__(self, space: gym.spaces.Box, rules: Sequence[Rule], metric: Any | None) -> None:
+        self.rules, self.space, self.warned = rules, space, set[str]()
+        self.dimension = int(np.prod(space.shape))
+        self.alternatives = alternatives(rules)
+        self.hard = Box(space.low.ravel(), space.high.ravel())
+        self.metric = (
+            np.ones(self.dimension) if metric is None else np.asarray(metric, dtype=np.float64).ravel()
+        )
+        if self.metric.shape != (self.dimension,) or not (self.metric > 0).all():
+            raise GxError(
+                f"the metric must be {self.dimension} positive numbers, one for each action component"
+            )
+        for atom in (a for r in rules for a in r.atoms()):
+            if atom.form == "mask":
+                raise GxError(f"{atom!r} is for discrete actions, but the action space is {space}")
+
+    def well_formed(self, proposed: Any) -> tuple[np.ndarray, dict[int, str]]:
+        """Flat actions [B, d] in the space's dtype; zero where a proposal is no action at all."""
+        count = len(proposed)
+        try:
+            with np.errstate(over="ignore"):
+                values = np.asarray(proposed).reshape(count, self.dimension).astype(self.space.dtype)
+        except (TypeError, ValueError):
+            what = f"proposal of shape {np.shape(proposed)[1:]} is not an action of {self.space}"
+            return np.zeros((count, self.dimension), self.space.dtype), dict.fromkeys(range(count), what)
+        bad = np.flatnonzero(~np.isfinite(values).all(axis=-1))
+        failures = {int(i): f"proposal {values[i].tolist()} is not finite" for i in bad}
+        values[bad] = 0
+        return values, failures
+
+    def judge(self, states: States, proposed: np.ndarray, preference: np.ndarray | None) -> Judgement:
+        reader = Reader(states, warned=self.warned)
+        sets = {
+            a: reader.convex_set(a, self.dimension) for r in self.rules for a in r.atoms() if a.form in SETS
+        }
+        margins = self._margins(reader, sets, proposed)
+        outside = self.hard.margin(proposed) < 0
+        count = states.count
+        judgement = Judgement(
+            action=proposed.copy(),
+            status=np.full(count, ALLOWED),
+            distance=np.zeros(count),
+            margins=margins,
+            binding=np.concatenate([margins < 0, outside[None]]),
+            exact=np.ones(count, dtype=bool),
+            safe_set=self._safe_set(sets),
+            failures=reader.failures,
+            margin_at=lambda actions: self._margins(reader, sets, self._inside_space(actions)),
+        )
+        wanted = ~(margins >= 0).all(axis=0) | outside
+        todo = np.array([i for i in np.flatnonzero(wanted) if i not in reader.failures], dtype=int)
+        if len(todo):
+            self._move(reader, sets, todo, judgement)
+        judgement.action = judgement.action.reshape(count, *self.space.shape)
+        return judgement
+
+    def _move(
+        self, reader: Reader, sets: dict[Atom, ConvexSet], rows: np.ndarray, judgement: Judgement
+    ) -> None:
+        """Find an allowed action for the given rows and check it once more."""
+        proposed = judgement.action[rows]
+        asked = Reader(reader.states[rows], warned=self.warned)
+        subsets = {a: s[rows] for a, s in sets.items()}
+        best = np.full(len(rows), np.inf)
+        action, exact = proposed.copy(), np.ones(len(rows), dtype=bool)
+        empty, converged = np.ones(len(rows), dtype=bool), np.ones(len(rows), dtype=bool)
+        for atoms in self.alternatives:
+            here = Intersection(self.hard, *(subsets[a] for a in atoms if a in subsets))
+            point, found, none = here.nearest(proposed, self.metric)
+            converged &= found | none
+            opaque = [a for a in atoms if a not in subsets]
+            here_exact = np.ones(len(rows), dtype=bool)
+            if opaque:
+                point, here_exact, passed = find_allowed(
+                    point, found, here, self._ask(asked, opaque), self._anchors(asked.states)
+                )
+                none, found = none & ~passed, passed
+            distance = np.where(found, self._distance(point, proposed), np.inf)
+            nearer = distance < best
+            best = np.where(nearer, distance, best)
+            action[nearer], exact[nearer] = point[nearer], here_exact[nearer]
+            empty &= none
+        for i in np.flatnonzero(empty).tolist():
+            action[i] = self._least_bad(subsets, proposed, i)
+        chosen = np.isfinite(best)
+        holds = self._holds(asked, subsets, action)
+        for i, row in enumerate(rows.tolist()):
+            if i in asked.failures:
+                judgement.failures[row] = asked.failures[i]
+            elif not (chosen[i] or empty[i]):
+                what = "no allowed action was found" if converged[i] else "the projection did not converge"
+                judgement.failures[row] = what
+            elif chosen[i] and not holds[i]:
+                judgement.failures[row] = "the projected action did not pass the check by the rules"
+        judgement.action[rows] = action
+        judgement.status[rows] = np.where(empty, INEVITABLE, PROJECTED)
+        judgement.distance[rows] = self._distance(action, proposed)
+        judgement.exact[rows] = exact
+        touching = self._margins(asked, subsets, action) <= BINDING
+        judgement.binding[:-1, rows] |= touching
+
+    def _ask(self, reader: Reader, opaque: list[Atom]) -> Callable[[np.ndarray, np.ndarray], np.ndarray]:
+        """Whether predicates and margin rules all allow actions [n, d] in the states of the given rows [n]."""
+
+        def allowed(rows: np.ndarray, actions: np.ndarray) -> np.ndarray:
+            part = Reader(reader.states[rows], warned=self.warned)
+            answers = [part.margin(a, actions.reshape(-1, *self.space.shape)) >= 0 for a in opaque]
+            for i, reason in part.failures.items():
+                reader.failures.setdefault(int(rows[i]), reason)
+            return np.logical_and.reduce(answers)
+
+        return allowed
+
+    def _anchors(self, states: States) -> list[np.ndarray]:
+        """Where an allowed action may be found, the most likely first: each [B, d]."""
+        middle = np.where(
+            np.isfinite(self.hard.low + self.hard.high), (self.hard.low + self.hard.high) / 2, 0.0
+        )
+        anchors = [
+            np.broadcast_to(middle, (states.count, self.dimension)),
+            np.zeros((states.count, self.dimension)),
+        ]
+        if states.context.previous_action is not None:
+            previous = np.asarray(states.context.previous_action, dtype=np.float64)
+            anchors.insert(0, np.broadcast_to(previous.reshape(-1, self.dimension), anchors[0].shape))
+        return anchors
+
+    def _margins(self, reader: Reader, sets: dict[Atom, ConvexSet], actions: np.ndarray) -> np.ndarray:
+        """Margin of each rule at actions [B, d] -> [R, B]; NaN where a rule failed."""
+        shaped = actions.reshape(-1, *self.space.shape)
+
+        def of_atom(atom: Atom) -> np.ndarray:
+            if atom not in sets:
+                return reader.margin(atom, shaped)
+            margin = sets[atom].margin(actions)
+            margin[list(reader.silent.get(atom, ()))] = np.nan
+            return margin
+
+        return np.stack([tree_margin(r, of_atom) for r in self.rules])
+
+    def _holds(self, reader: Reader, sets: dict[Atom, ConvexSet], actions: np.ndarray) -> np.ndarray:
+        """Whether every rule allows the actions [B], structured ones up to the stated tolerance."""
+
+        def of_atom(atom: Atom) -> np.ndarray:
+            if atom in sets:
+                return np.where(sets[atom].contains(actions), 1.0, -1.0)
+            return reader.margin(atom, actions.reshape(-1, *self.space.shape))
+
+        rules_hold = np.stack([tree_margin(r, of_atom) >= 0 for r in self.rules]).all(axis=0)
+        return rules_hold & self.hard.contains(actions)
+
+    def _least_bad(self, sets: dict[Atom, ConvexSet], proposed: np.ndarray, i: int) -> np.ndarray:
+        """For a state in which nothing is allowed: the action with the largest margin, by halving the relaxation."""
+        a = proposed[i]
+        start = np.asarray(self.hard.project(a))
+        best, least = start, np.inf
+        for atoms in self.alternatives:
+            parts = [sets[x][i] for x in atoms if x in sets]
+            if not parts:
+                continue
+
+            def relaxed(t: float, parts: list[ConvexSet] = parts) -> Nearest:
+                return Intersection(self.hard, *(p.shifted(-t) for p in parts)).nearest(a, self.metric)
+
+            low, high = 0.0, max(float(-p.margin(start)) for p in parts)
+            point = start
+            for _ in range(60):
+                middle = (low + high) / 2
+                answer = relaxed(middle)
+                if bool(answer.found):
+                    high, point = middle, answer.point
+                else:
+                    low = middle
+                if high - low <= 1e-9 * high:
+                    break
+            if high < least:
+                best, least = point, high
+        return best
+
+    def _safe_set(self, sets: dict[Atom, ConvexSet]) -> ConvexSet | Union | None:
+        if any(a not in sets for atoms in self.alternatives for a in atoms):
+            return None
+        branches = [Intersection(self.hard, *(sets[a] for a in atoms)) for atoms in self.alternatives]
+        return branches[0] if len(branches) == 1 else Union(*branches)
+
+    def _inside_space(self, actions: Any) -> np.ndarray:
+        values, failures = self.well_formed(actions)
+        if failures or (self.hard.margin(values) < 0).any():
+            raise GxError(f"the fallback {np.asarray(actions)[0].tolist()} is not an action of {self.space}")
+        return values
+
+    def _distance(self, x: np.ndarray, a: np.ndarray) -> np.ndarray:
+        difference = x.astype(np.float64) - a.astype(np.float64)
+        return np.sqrt((self.metric * difference**2).sum(axis=-1))

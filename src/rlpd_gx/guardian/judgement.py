@@ -1,0 +1,45 @@
+"""What judging a batch of proposals yields, before fallbacks are applied."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import numpy as np
+
+from rlpd_gx.guardian.reading import States
+from rlpd_gx.rules import Rule
+from rlpd_gx.safe_sets import SafeSet
+from rlpd_gx.types import Status
+
+STATUSES = tuple(Status)
+ALLOWED, PROJECTED, FALLBACK, INEVITABLE = range(4)
+ACTION_SPACE = "action space"  # binds, like a rule, where a proposal lies outside
+
+
+@dataclass
+class Judgement:
+    """Arrays over the batch; rows with an entry in `failures` have no action yet."""
+
+    action: np.ndarray  # [B, ...] in the space's dtype
+    status: np.ndarray  # [B] index into STATUSES
+    distance: np.ndarray  # [B]
+    margins: np.ndarray  # [R, B] of each rule at the proposed action
+    binding: np.ndarray  # [R + 1, B] bool; the last row is the action space itself
+    exact: np.ndarray  # [B]
+    safe_set: SafeSet | None
+    failures: dict[int, str] = field(default_factory=dict)
+    margin_at: Callable[[Any], np.ndarray] | None = None  # actions [B, ...] -> [R, B], for checking fallbacks
+
+
+class Judge(Protocol):
+    """Finds the nearest allowed action for one kind of action space."""
+
+    rules: Sequence[Rule]
+
+    def judge(self, states: States, proposed: np.ndarray, preference: np.ndarray | None) -> Judgement:
+        """Judge proposals [B, ...], already checked to be of the space's shape."""
+        ...
+
+    def well_formed(self, proposed: Any) -> tuple[np.ndarray, dict[int, str]]:
+        """Proposals as an array [B, ...] the judge can work with, and why some cannot be used at all."""
+        ...

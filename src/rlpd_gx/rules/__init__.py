@@ -1,0 +1,39 @@
+"""Rules say which actions are allowed. The Guardian enforces them, the environments bring some along."""
+
+from rlpd_gx.rules.fingerprint import fingerprint
+from rlpd_gx.rules.rule import (
+    BOOLEAN,
+    SETS,
+    Atom,
+    Combined,
+    Rule,
+    alternatives,
+    bounds_rule,
+    conjuncts,
+    ellipsoid_rule,
+    halfspace_rule,
+    l1_rule,
+    margin_rule,
+    mask_rule,
+    positive_sum_rule,
+    rule,
+)
+
+__all__ = [
+    "BOOLEAN",
+    "SETS",
+    "Atom",
+    "Combined",
+    "Rule",
+    "alternatives",
+    "bounds_rule",
+    "conjuncts",
+    "ellipsoid_rule",
+    "fingerprint",
+    "halfspace_rule",
+    "l1_rule",
+    "margin_rule",
+    "mask_rule",
+    "positive_sum_rule",
+    "rule",
+]

@@ -1,0 +1,197 @@
+"""Rules: what a person writes to say which actions are allowed, in whichever form is natural.
+
+A rule describes; it does not act. Given a state it yields a safe set (`SETS`), a mask, or - for a bare
+predicate or margin function - an answer for each action asked about.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Protocol, Self, overload
+
+from rlpd_gx.errors import GxError
+from rlpd_gx.rules.fingerprint import fingerprint
+from rlpd_gx.safe_sets import Box, ConvexSet, Ellipsoid, Polytope, PositiveSum, WeightedL1
+
+NEEDS = ("previous_action", "time", "parameters")
+SETS: dict[str, type[ConvexSet]] = {
+    "bounds": Box,
+    "halfspace": Polytope,
+    "l1": WeightedL1,
+    "positive_sum": PositiveSum,
+    "ellipsoid": Ellipsoid,
+}
+BOOLEAN = ("predicate", "mask")
+
+
+class Rule(ABC):
+    """Something that allows some actions in some states. Combine rules with `&` and `|`."""
+
+    @property
+    @abstractmethod
+    def name(self) -> str:
+        """What audits and errors call it."""
+
+    def __and__(self, other: "Rule") -> "Rule":
+        return Combined("all", (*_members(self, "all"), *_members(other, "all")))
+
+    def __or__(self, other: "Rule") -> "Rule":
+        return Combined("any", (*_members(self, "any"), *_members(other, "any")))
+
+    @abstractmethod
+    def shifted(self, delta: float) -> "Rule":
+        """The rule with its threshold moved inwards by delta, in its own units: margin - delta >= 0."""
+
+    @abstractmethod
+    def atoms(self) -> "tuple[Atom, ...]":
+        """The rules that a person wrote, left to right."""
+
+    @property
+    @abstractmethod
+    def fingerprint(self) -> str:
+        """Changes whenever what the rule allows may have changed."""
+
+
+@dataclass(frozen=True, eq=False)
+class Atom(Rule):
+    """One function and how to read what it returns."""
+
+    fn: Callable[..., Any]
+    form: str
+    name: str = ""
+    batched: bool = False
+    needs: tuple[str, ...] = ()
+    shift: float = 0.0
+
+    def __post_init__(self) -> None:
+        if not callable(self.fn):
+            raise GxError(f"rule {self.name!r} needs a function, not {type(self.fn).__name__}")
+        if unknown := set(self.needs) - set(NEEDS):
+            raise GxError(f"rule {self.name!r} needs {sorted(unknown)}; a rule may need {', '.join(NEEDS)}")
+
+    def shifted(self, delta: float) -> Self:
+        if self.form in BOOLEAN:
+            raise GxError(
+                f"rule {self.name!r} is a {self.form}: it has no threshold to shift; use a margin rule"
+            )
+        return replace(self, shift=self.shift + delta)
+
+    def atoms(self) -> "tuple[Atom, ...]":
+        return (self,)
+
+    @property
+    def fingerprint(self) -> str:
+        return fingerprint(self.form, self.batched, self.needs, self.shift, self.fn)
+
+    def __repr__(self) -> str:
+        return f"<{self.form} rule {self.name!r}>"
+
+
+@dataclass(frozen=True, eq=False)
+class Combined(Rule):
+    """`all` or `any` of several rules."""
+
+    how: str
+    parts: tuple[Rule, ...]
+
+    @property
+    def name(self) -> str:
+        return (" & " if self.how == "all" else " | ").join(
+            f"({p.name})" if isinstance(p, Combined) else p.name for p in self.parts
+        )
+
+    def shifted(self, delta: float) -> Self:
+        return replace(self, parts=tuple(p.shifted(delta) for p in self.parts))
+
+    def atoms(self) -> tuple[Atom, ...]:
+        return tuple(a for p in self.parts for a in p.atoms())
+
+    @property
+    def fingerprint(self) -> str:
+        return fingerprint(self.how, [p.fingerprint for p in self.parts])
+
+    def __repr__(self) -> str:
+        return f"<rule {self.name}>"
+
+
+def conjuncts(rules: Rule | Iterable[Rule]) -> tuple[Rule, ...]:
+    """The rules that must all hold: a list and top-level `&` are the same thing."""
+    given = [rules] if isinstance(rules, Rule) else list(rules)
+    for r in given:
+        if not isinstance(r, Rule):
+            raise GxError(f"{r!r} is not a rule; make one with gx.rule, gx.mask_rule, gx.bounds_rule, ...")
+    return tuple(part for r in given for part in _members(r, "all"))
+
+
+def alternatives(rules: Sequence[Rule]) -> tuple[tuple[Atom, ...], ...]:
+    """`rules` (all must hold) as an `any` of `all`s of atoms."""
+    product: tuple[tuple[Atom, ...], ...] = ((),)
+    for r in rules:
+        product = tuple(left + right for left in product for right in _branches(r))
+        if len(product) > 64:
+            raise GxError("these rules combine to more than 64 alternatives; use fewer `|`")
+    return product
+
+
+def _branches(r: Rule) -> tuple[tuple[Atom, ...], ...]:
+    if isinstance(r, Combined) and r.how == "any":
+        return tuple(b for p in r.parts for b in _branches(p))
+    return alternatives(r.parts) if isinstance(r, Combined) else ((r,),)  # type: ignore[return-value]
+
+
+def _members(r: Rule, how: str) -> tuple[Rule, ...]:
+    return r.parts if isinstance(r, Combined) and r.how == how else (r,)
+
+
+class RuleMaker(Protocol):
+    """`gx.rule` and its siblings: a function in, a rule out; or a decorator."""
+
+    @overload
+    def __call__(
+        self,
+        fn: Callable[..., Any],
+        *,
+        name: str | None = ...,
+        batched: bool = ...,
+        needs: Sequence[str] = ...,
+    ) -> Atom: ...
+    @overload
+    def __call__(
+        self, fn: None = ..., *, name: str | None = ..., batched: bool = ..., needs: Sequence[str] = ...
+    ) -> Callable[[Callable[..., Any]], Atom]: ...
+
+
+def _maker(form: str, doc: str) -> RuleMaker:
+    def make(
+        fn: Callable[..., Any] | None = None,
+        *,
+        name: str | None = None,
+        batched: bool = False,
+        needs: Sequence[str] = (),
+    ) -> Any:
+        if fn is None:  # used as a decorator with arguments
+            return lambda f: make(f, name=name, batched=batched, needs=needs)
+        given = name or str(getattr(fn, "__name__", type(fn).__name__))
+        return Atom(fn, form, "rule" if given == "<lambda>" else given, batched, tuple(needs))
+
+    make.__doc__ = (
+        f"{doc}\n\n    Also a decorator.\n"
+        "    `batched`: fn takes a whole batch of states (and actions) and returns one row for each.\n"
+        "    `needs`: which of previous_action, time and parameters fn takes as keyword arguments.\n"
+    )
+    make.__name__ = make.__qualname__ = "rule" if form == "predicate" else f"{form}_rule"
+    return make
+
+
+rule = _maker("predicate", "A rule from a predicate: fn(state, action) -> bool.")
+mask_rule = _maker("mask", "A rule from a mask: fn(state) -> bool[n_actions].")
+bounds_rule = _maker("bounds", "A rule from bounds: fn(state) -> (low, high), each [d].")
+halfspace_rule = _maker("halfspace", "A rule from half-spaces: fn(state) -> (A [m, d], b [m]); A a <= b.")
+l1_rule = _maker("l1", "A rule from a weighted L1 norm: fn(state) -> (w [d], c); sum |w_i a_i| <= c.")
+positive_sum_rule = _maker(
+    "positive_sum", "A rule from positive parts: fn(state) -> (w [d], c); sum max(w_i a_i, 0) <= c."
+)
+ellipsoid_rule = _maker(
+    "ellipsoid", "A rule from an ellipsoid: fn(state) -> (w [d] >= 0, c); sum w_i a_i^2 <= c."
+)
+margin_rule = _maker("margin", "A rule from a margin: fn(state, action) -> float; allowed when >= 0.")

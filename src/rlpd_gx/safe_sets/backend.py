@@ -1,0 +1,45 @@
+"""One implementation for numpy arrays and torch tensors: the array namespace an argument belongs to."""
+
+import sys
+from typing import Any
+
+import numpy as np
+
+Array = Any  # numpy.ndarray | torch.Tensor: the code below speaks the array-API standard common to both
+
+
+def namespace(*arrays: Array) -> Any:
+    """numpy, or array-api-compat's view of torch as soon as one argument is a tensor."""
+    torch = sys.modules.get("torch")
+    if torch is not None and any(isinstance(a, torch.Tensor) for a in arrays):
+        import array_api_compat.torch as xp
+
+        return xp
+    return np
+
+
+def as_float(a: Array, like: Array | None = None) -> Array:
+    """`a` as float64, in the namespace (and on the device) of `like`."""
+    xp = namespace(a if like is None else like)
+    if xp is np:
+        if hasattr(a, "detach"):
+            a = a.detach().cpu().numpy()
+        return np.asarray(a, dtype=np.float64)
+    import torch
+
+    return torch.as_tensor(a, dtype=torch.float64, device=None if like is None else like.device)
+
+
+def to_numpy(a: Array) -> np.ndarray:
+    """`a` as a numpy array, without a copy where the memory can be shared."""
+    return a.detach().cpu().numpy() if hasattr(a, "detach") else np.asarray(a)
+
+
+def is_float32(a: Array) -> bool:
+    """Whether results must survive a cast to 32 bits (16-bit floats count: they are checked the same way)."""
+    return hasattr(a, "dtype") and str(a.dtype).removeprefix("torch.") in ("float32", "float16", "bfloat16")
+
+
+def index_range(count: int, like: Array) -> Array:
+    """0 .. count-1 in the namespace and on the device of `like`."""
+    return namespace(like).arange(count, device=like.device)

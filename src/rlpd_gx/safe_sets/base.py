@@ -1,0 +1,108 @@
+"""What every kind of safe set can do."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from itertools import accumulate
+from typing import Any, ClassVar, NamedTuple, Self
+
+from rlpd_gx.errors import GxError
+from rlpd_gx.safe_sets.backend import Array, namespace
+
+Spec = dict[str, Any]  # JSON-able: the kind of a set and its sizes, all that decoding needs beside the code
+
+
+class Nearest(NamedTuple):
+    """`point` [..., d]: the nearest allowed action; `found` [...]; `empty` [...]: proven to hold none."""
+
+    point: Array
+    found: Array
+    empty: Array
+
+
+class SafeSet(ABC):
+    """A set of allowed actions, or a batch of them: parameters and actions broadcast over leading axes.
+
+    Actions are numpy arrays or torch tensors; what comes back is of the same kind and dtype.
+    """
+
+    kind: ClassVar[str]
+
+    def __init_subclass__(cls) -> None:
+        if "kind" in cls.__dict__:
+            _KINDS[cls.kind] = cls
+
+    @abstractmethod
+    def margin(self, a: Array) -> Array:
+        """Signed distance to the boundary in the set's own units [...]: >= 0 allowed, < 0 forbidden."""
+
+    @abstractmethod
+    def contains(self, a: Array) -> Array:
+        """Whether each action is allowed [...] bool, up to rounding (see `TOLERANCE`)."""
+
+    @abstractmethod
+    def nearest(self, a: Array) -> Nearest:
+        """The nearest allowed action, and whether there is one."""
+
+    def project(self, a: Array) -> Array:
+        """The nearest allowed action; allowed ones come back as they are, NaN (or -1) where there is none."""
+        return self.nearest(a).point
+
+    @property
+    @abstractmethod
+    def spec(self) -> Spec:
+        """Kind and sizes as a JSON-able dictionary: with it, `decode` can read what `encode` wrote."""
+
+    @abstractmethod
+    def encode(self) -> Array:
+        """The set as one fixed-size row [..., width], to be stored with a transition."""
+
+    def decode(self, code: Array) -> "SafeSet":
+        """The set that `encode` wrote into `code`, for a set of this kind and size."""
+        return decode(code, self.spec)
+
+    @classmethod
+    @abstractmethod
+    def code_width(cls, spec: Spec) -> int:
+        """The last axis of the code of a set with this spec."""
+
+    @classmethod
+    @abstractmethod
+    def from_code(cls, code: Array, spec: Spec) -> Self:
+        """The set of this kind that `encode` wrote into code [..., width]."""
+
+    @abstractmethod
+    def __getitem__(self, index: Any) -> Self:
+        """Some members of a batch of sets."""
+
+
+_KINDS: dict[str, type[SafeSet]] = {}
+
+
+def decode(code: Array, spec: Spec) -> SafeSet:
+    """The safe set, or batch of them, that `encode` wrote: code [..., width] with the set's `spec`."""
+    width = code_width(spec)
+    if code.shape[-1] != width:
+        raise GxError(
+            f"a {spec['kind']} set is encoded in {width} numbers, not {code.shape[-1]}; check its spec"
+        )
+    return _KINDS[spec["kind"]].from_code(code, spec)
+
+
+def code_width(spec: Spec) -> int:
+    """How many numbers (bytes for masks) the code of a set with this spec has."""
+    if spec.get("kind") not in _KINDS:
+        raise GxError(f"unknown kind of safe set {spec.get('kind')!r}; known are {', '.join(sorted(_KINDS))}")
+    return _KINDS[spec["kind"]].code_width(spec)
+
+
+def encode_parts(parts: Sequence[SafeSet], batch: tuple[int, ...]) -> Array:
+    """The codes of several sets, one after the other."""
+    codes = [p.encode() for p in parts]
+    xp = namespace(*codes)
+    return xp.concat([xp.broadcast_to(c, (*batch, c.shape[-1])) for c in codes], axis=-1)
+
+
+def decode_parts(code: Array, specs: Sequence[Spec]) -> list[SafeSet]:
+    """What `encode_parts` wrote."""
+    ends = list(accumulate(code_width(s) for s in specs))
+    return [decode(code[..., e - code_width(s) : e], s) for s, e in zip(specs, ends, strict=True)]

@@ -1,0 +1,425 @@
+"""Convex safe sets for Box action spaces: boxes and separable rows, all projected onto by one solver."""
+
+from abc import abstractmethod
+from collections.abc import Sequence
+from functools import cached_property
+from typing import Any, ClassVar, NamedTuple, Self
+
+import numpy as np
+
+from rlpd_gx.errors import GxError
+from rlpd_gx.safe_sets.backend import Array, as_float, is_float32, namespace
+from rlpd_gx.safe_sets.base import Nearest, SafeSet, Spec, code_width, decode_parts, encode_parts
+from rlpd_gx.safe_sets.separable import Rows
+from rlpd_gx.safe_sets.solver import RESIDUAL, nearest_point
+
+TOLERANCE = 1e-9  # `contains`, relative to the numbers compared
+TOLERANCE_FLOAT32 = 1e-6  # the same for 32-bit actions
+
+
+class Form(NamedTuple):
+    """The common form: low, high [..., d] and rows [..., K, d]."""
+
+    low: Array
+    high: Array
+    rows: Rows
+
+
+class ConvexSet(SafeSet):
+    """A box and separable rows. Subclasses say which parameters they have and what rows those make."""
+
+    parameters: ClassVar[tuple[str, ...]]  # attribute names, in the order of the encoding
+
+    def __init__(self, *values: Array) -> None:
+        xp_like = next((v for v in values if hasattr(v, "detach")), np.empty(0))
+        for name, value in zip(self.parameters, values, strict=True):
+            setattr(self, name, as_float(value, like=xp_like))
+
+    @property
+    @abstractmethod
+    def dimension(self) -> int:
+        """Number of action components d."""
+
+    @abstractmethod
+    def _form(self) -> Form:
+        """This set as box and rows."""
+
+    @cached_property
+    def form(self) -> Form:
+        """This set as box and rows."""
+        return self._form()
+
+    @abstractmethod
+    def shifted(self, delta: Array) -> Self:
+        """The set with its thresholds moved inwards by delta [...] in its own units: margin - delta."""
+
+    # --- what users call ---------------------------------------------------------------------------------
+
+    def margin(self, a: Array) -> Array:
+        low, high, rows = self._form_like(a)
+        xp, a = namespace(a), as_float(a)
+        margin = xp.min(xp.minimum(a - low, high - a), axis=-1)
+        if rows.bound.shape[-1]:
+            margin = xp.minimum(margin, xp.min(-rows.excess(a), axis=-1))
+        return margin
+
+    def contains(self, a: Array) -> Array:
+        tolerance = TOLERANCE_FLOAT32 if is_float32(a) else TOLERANCE
+        low, high, rows = self._form_like(a)
+        xp, a = namespace(a), as_float(a)
+        slack = tolerance * xp.abs(a)
+        inside = xp.all((a + slack >= low) & (a - slack <= high), axis=-1)
+        if rows.bound.shape[-1]:
+            inside = inside & xp.all(rows.excess(a) <= tolerance * rows.magnitude(a), axis=-1)
+        return inside
+
+    def nearest(self, a: Array, metric: Array | None = None) -> Nearest:
+        """The nearest allowed action to a [..., d], by sum metric_i (x_i - a_i)^2; metric is 1 if absent.
+
+        The point satisfies every row after the cast to a's dtype, not merely up to rounding, wherever the
+        set is thick enough to hold a representable point.
+        """
+        xp = namespace(a)
+        batch = np.broadcast_shapes(tuple(a.shape[:-1]), self.batch_shape)
+        size, d = int(np.prod(batch, dtype=int)), self.dimension
+
+        def flat(v: Array, *tail: int) -> Array:
+            return xp.reshape(xp.broadcast_to(v, (*batch, *tail)), (size, *tail))
+
+        low, high, rows = self._form_like(a)
+        k = rows.bound.shape[-1]
+        low, high = flat(low, d), flat(high, d)
+        pos, neg, quad = (flat(c, k, d) for c in (rows.pos, rows.neg, rows.quad))
+        rows = Rows(pos, neg, quad, flat(rows.bound, k))
+        weight = xp.ones_like(low) if metric is None else flat(as_float(metric, like=a), d)
+        point, found, empty = _nearest_after_cast(flat(a, d), low, high, rows, weight)
+        return Nearest(xp.reshape(point, (*batch, d)), xp.reshape(found, batch), xp.reshape(empty, batch))
+
+    # --- storage -----------------------------------------------------------------------------------------
+
+    @property
+    def batch_shape(self) -> tuple[int, ...]:
+        """Leading axes of the parameters."""
+        values = ((getattr(self, name), AXES[name]) for name in self.parameters)
+        return np.broadcast_shapes(*(tuple(v.shape[: v.ndim - axes]) for v, axes in values))
+
+    def _spread(self, batch: tuple[int, ...]) -> list[Array]:
+        """The parameters, each broadcast to the batch axes."""
+        spread = []
+        for name in self.parameters:
+            value = getattr(self, name)
+            shape = (*batch, *value.shape[value.ndim - AXES[name] :])
+            same = tuple(value.shape) == shape
+            spread.append(value if same else namespace(value).broadcast_to(value, shape))
+        return spread
+
+    @property
+    def spec(self) -> Spec:
+        return {"kind": self.kind, "dimension": self.dimension}
+
+    def encode(self) -> Array:
+        batch = self.batch_shape
+        flat = [namespace(v).reshape(v, (*batch, -1)) for v in self._spread(batch)]
+        return namespace(*flat).concat(flat, axis=-1)
+
+    @classmethod
+    def code_width(cls, spec: Spec) -> int:
+        return sum(int(np.prod(shape, dtype=int)) for shape in cls._shapes(spec))
+
+    @classmethod
+    def from_code(cls, code: Array, spec: Spec) -> Self:
+        shapes, values, start = cls._shapes(spec), [], 0
+        for shape in shapes:
+            end = start + int(np.prod(shape, dtype=int))
+            values.append(namespace(code).reshape(code[..., start:end], (*code.shape[:-1], *shape)))
+            start = end
+        return cls(*values)
+
+    @classmethod
+    def _shapes(cls, spec: Spec) -> list[tuple[int, ...]]:
+        """The shape of each parameter behind the batch axes."""
+        d, rows = spec["dimension"], spec.get("rows", 0)
+        sizes = {"low": (d,), "high": (d,), "A": (rows, d), "b": (rows,), "w": (d,), "c": ()}
+        return [sizes[name] for name in cls.parameters]
+
+    def __getitem__(self, index: Any) -> Self:
+        return type(self)(*(v[index] for v in self._spread(self.batch_shape)))
+
+    def __repr__(self) -> str:
+        shape = f", batch {self.batch_shape}" if self.batch_shape else ""
+        return f"{type(self).__name__}(dimension {self.dimension}{shape})"
+
+    def _form_like(self, a: Array) -> Form:
+        if a.shape[-1] != self.dimension:
+            raise GxError(
+                f"{self!r} got actions of dimension {a.shape[-1]}; give arrays [..., {self.dimension}]"
+            )
+        low, high, rows = self.form
+        if namespace(a) is namespace(low):
+            return self.form
+        rows = Rows(*(as_float(v, like=a) for v in (rows.pos, rows.neg, rows.quad, rows.bound)))
+        return Form(as_float(low, like=a), as_float(high, like=a), rows)
+
+
+AXES = {"low": 1, "high": 1, "A": 2, "b": 1, "w": 1, "c": 0}  # axes of each parameter behind the batch axes
+
+
+def _no_rows(low: Array) -> Rows:
+    xp = namespace(low)
+    empty = low[..., None, :][..., :0, :]
+    return Rows(empty, empty, empty, xp.sum(empty, axis=-1))
+
+
+class Box(ConvexSet):
+    """low <= a <= high; both [..., d]."""
+
+    kind = "box"
+    parameters = ("low", "high")
+
+    low: Array
+    high: Array
+
+    def __init__(self, low: Array, high: Array) -> None:
+        super().__init__(low, high)
+
+    @property
+    def dimension(self) -> int:
+        return self.low.shape[-1]
+
+    def _form(self) -> Form:
+        return Form(self.low, self.high, _no_rows(self.low))
+
+    def shifted(self, delta: Array) -> Self:
+        delta = as_float(delta, like=self.low)[..., None]
+        return type(self)(self.low + delta, self.high - delta)
+
+
+class Polytope(ConvexSet):
+    """A a <= b; A [..., m, d], b [..., m]. A row with an infinite b is padding."""
+
+    kind = "polytope"
+    parameters = ("A", "b")
+
+    A: Array
+    b: Array
+
+    def __init__(self, A: Array, b: Array) -> None:
+        super().__init__(A, b)
+
+    @property
+    def dimension(self) -> int:
+        return self.A.shape[-1]
+
+    @property
+    def spec(self) -> Spec:
+        return {**super().spec, "rows": self.A.shape[-2]}
+
+    def _form(self) -> Form:
+        rows = Rows(self.A, -self.A, 0.0 * self.A, self.b)
+        return _unbounded(self.A[..., 0, :], rows)
+
+    def shifted(self, delta: Array) -> Self:
+        return type(self)(self.A, self.b - as_float(delta, like=self.b)[..., None])
+
+    def padded(self, rows: int) -> Self:
+        """The same set with `rows` rows, so that states with fewer can be stacked with states with more."""
+        xp, missing = namespace(self.A), rows - self.A.shape[-2]
+        if missing < 0:
+            raise GxError(f"a polytope with {self.A.shape[-2]} rows does not fit into {rows}; raise max_rows")
+        A = xp.concat([self.A, xp.zeros((*self.A.shape[:-2], missing, self.dimension))], axis=-2)
+        b = xp.concat([self.b, xp.full((*self.b.shape[:-1], missing), xp.inf)], axis=-1)
+        return type(self)(A, b)
+
+
+class _OneRow(ConvexSet):
+    """Sets with weights w [..., d] and one threshold c [...]."""
+
+    parameters = ("w", "c")
+
+    w: Array
+    c: Array
+
+    def __init__(self, w: Array, c: Array) -> None:
+        super().__init__(w, c)
+
+    @property
+    def dimension(self) -> int:
+        return self.w.shape[-1]
+
+    def shifted(self, delta: Array) -> Self:
+        return type(self)(self.w, self.c - as_float(delta, like=self.c))
+
+    def _one_row(self, pos: Array, neg: Array, quad: Array) -> Form:
+        rows = Rows(pos[..., None, :], neg[..., None, :], quad[..., None, :], self.c[..., None])
+        return _unbounded(self.w, rows)
+
+
+class WeightedL1(_OneRow):
+    """sum |w_i a_i| <= c; w [..., d], c [...]."""
+
+    kind = "weighted_l1"
+
+    def _form(self) -> Form:
+        size = namespace(self.w).abs(self.w)
+        return self._one_row(size, size, 0.0 * size)
+
+
+class PositiveSum(_OneRow):
+    """sum max(w_i a_i, 0) <= c; w [..., d], c [...]."""
+
+    kind = "positive_sum"
+
+    def _form(self) -> Form:
+        xp = namespace(self.w)
+        return self._one_row(xp.clip(self.w, 0.0, None), xp.clip(-self.w, 0.0, None), 0.0 * self.w)
+
+
+class Ellipsoid(_OneRow):
+    """sum w_i a_i^2 <= c; w [..., d] >= 0, c [...]."""
+
+    kind = "ellipsoid"
+
+    def __init__(self, w: Array, c: Array) -> None:
+        super().__init__(w, c)
+        if bool(namespace(self.w).any(self.w < 0)):
+            raise GxError("an ellipsoid's weights must not be negative; the set would not be convex")
+
+    def _form(self) -> Form:
+        return self._one_row(0.0 * self.w, 0.0 * self.w, self.w)
+
+
+class Intersection(ConvexSet):
+    """The actions that lie in every one of several convex sets."""
+
+    kind = "intersection"
+    parameters = ()
+
+    def __init__(self, *parts: ConvexSet) -> None:
+        if not parts:
+            raise GxError("an intersection needs at least one set")
+        dimensions = sorted({p.dimension for p in parts})
+        if len(dimensions) > 1:
+            raise GxError(f"the parts of an intersection act on different dimensions: {dimensions}")
+        self.parts = parts
+
+    @property
+    def dimension(self) -> int:
+        return self.parts[0].dimension
+
+    @property
+    def batch_shape(self) -> tuple[int, ...]:
+        return np.broadcast_shapes(*(p.batch_shape for p in self.parts))
+
+    def _form(self) -> Form:
+        forms = [p.form for p in self.parts]
+        like = next((f.low for f in forms if hasattr(f.low, "detach")), forms[0].low)
+        xp, batch = namespace(like), self.batch_shape
+        low, high = as_float(forms[0].low, like=like), as_float(forms[0].high, like=like)
+        for form in forms[1:]:
+            low = xp.maximum(low, as_float(form.low, like=like))
+            high = xp.minimum(high, as_float(form.high, like=like))
+
+        def joined(name: str, *tail: int) -> Array:
+            columns = [as_float(getattr(f.rows, name), like=like) for f in forms]
+            k = [f.rows.bound.shape[-1] for f in forms]
+            return xp.concat(
+                [xp.broadcast_to(c, (*batch, n, *tail)) for c, n in zip(columns, k, strict=True)],
+                axis=-1 - len(tail),
+            )
+
+        d = self.dimension
+        return Form(low, high, Rows(joined("pos", d), joined("neg", d), joined("quad", d), joined("bound")))
+
+    def shifted(self, delta: Array) -> Self:
+        return type(self)(*(p.shifted(delta) for p in self.parts))
+
+    @property
+    def spec(self) -> Spec:
+        return {"kind": self.kind, "parts": [p.spec for p in self.parts]}
+
+    def encode(self) -> Array:
+        return encode_parts(self.parts, self.batch_shape)
+
+    @classmethod
+    def code_width(cls, spec: Spec) -> int:
+        return sum(code_width(p) for p in spec["parts"])
+
+    @classmethod
+    def from_code(cls, code: Array, spec: Spec) -> Self:
+        return cls(*decode_parts(code, spec["parts"]))  # type: ignore[arg-type]
+
+    def __getitem__(self, index: Any) -> Self:
+        return type(self)(*members(self.parts, index, self.batch_shape))
+
+
+def members(parts: Sequence[ConvexSet], index: Any, batch: tuple[int, ...]) -> list[ConvexSet]:
+    """The given members of a batch, of each part; a part that is the same for all members stays as it is."""
+    if any(p.batch_shape not in ((), batch) for p in parts):
+        raise GxError(f"parts with batch shapes {[p.batch_shape for p in parts]} cannot be indexed together")
+    return [p[index] if p.batch_shape else p for p in parts]
+
+
+def _unbounded(like: Array, rows: Rows) -> Form:
+    xp = namespace(like)
+    return Form(xp.full_like(like, -xp.inf), xp.full_like(like, xp.inf), rows)
+
+
+def _nearest_after_cast(a: Array, low: Array, high: Array, rows: Rows, weight: Array) -> Nearest:
+    """Nearest points [B, d] that satisfy the rows after the cast to a's dtype, not merely up to rounding."""
+    xp, exact = namespace(a), as_float(a)
+    short = is_float32(a)
+    bounds = _representable(low, high, a) if short else (low, high)
+
+    def outside(x: Array, index: Any = ...) -> Array:
+        x = as_float(x)
+        out = ~xp.all((x >= low[index]) & (x <= high[index]), axis=-1)
+        return out | xp.any(rows[index].excess(x) > 0, axis=-1)
+
+    point = xp.asarray(a, copy=True)
+    found, empty = ~outside(a), xp.zeros(a.shape[0], dtype=xp.bool, device=a.device)
+    (todo,) = xp.nonzero(~found)
+    if not len(todo):
+        return Nearest(point, found, empty)
+    # Aim inside by a little more than the solver's residual and the cast's rounding; by more if that fails.
+    clipped = xp.minimum(xp.maximum(exact[todo], bounds[0][todo]), bounds[1][todo])
+    slack = (2.0**-24 if short else 4 * RESIDUAL) * rows[todo].magnitude(clipped)
+    slack = xp.where(xp.isfinite(slack), slack, 0.0)
+    for attempt in range(12):
+        part = rows[todo]
+        aim = Rows(part.pos, part.neg, part.quad, part.bound - slack)
+        solution = nearest_point(exact[todo], bounds[0][todo], bounds[1][todo], aim, weight[todo])
+        x = xp.astype(solution.point, a.dtype)
+        if attempt == 0 and not bool(xp.all(solution.found)):
+            # Thin sets vanish when shrunk: what they hold is the answer, up to the stated tolerance.
+            (thin,) = xp.nonzero(~solution.found)
+            again = nearest_point(
+                exact[todo][thin], low[todo][thin], high[todo][thin], part[thin], weight[todo][thin]
+            )
+            x[thin] = xp.astype(again.point, a.dtype)
+            solution.found[thin], solution.empty[thin] = again.found, again.empty
+            finished = xp.zeros_like(solution.found)
+            finished[thin] = True
+        else:
+            finished = ~solution.found
+        better = solution.found | (attempt == 0)
+        point[todo[better]] = x[better]
+        found[todo[better]] = solution.found[better]
+        empty[todo[better]] = solution.empty[better]
+        keep = ~finished & outside(x, todo)
+        todo, slack = todo[keep], 4 * slack[keep]
+        if not len(todo):
+            break
+    point[~found] = xp.nan
+    return Nearest(point, found, empty)
+
+
+def _representable(low: Array, high: Array, a: Array) -> tuple[Array, Array]:
+    """Bounds rounded inwards to a's dtype; left as they are where nothing representable lies between."""
+    xp = namespace(a)
+    lower, upper = xp.astype(low, a.dtype), xp.astype(high, a.dtype)
+    infinity = xp.full_like(lower, xp.inf)
+    lower = xp.where(as_float(lower) < low, xp.nextafter(lower, infinity), lower)
+    upper = xp.where(as_float(upper) > high, xp.nextafter(upper, -infinity), upper)
+    lower, upper = as_float(lower), as_float(upper)
+    fits = lower <= upper
+    return xp.where(fits, lower, low), xp.where(fits, upper, high)
