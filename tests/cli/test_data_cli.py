@@ -77,7 +77,7 @@ def test_the_wrong_environment(command, pendulum, tmp_path):
     assert "'env_id' is Pendulum-v1, not MountainCarContinuous-v0" in err
     code, _, err = command("data", "audit", pendulum, "--env", "Nowhere-v0")
     assert code == 2
-    assert "Nowhere-v0 cannot be made" in err
+    assert "--env Nowhere-v0" in err
 
 
 def test_a_file_cannot_have_a_module_imported(command, pendulum, tmp_path, monkeypatch):

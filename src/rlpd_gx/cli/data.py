@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from rlpd_gx.cli.collect import make_env
+from rlpd_gx.cli.loading import make_env
 from rlpd_gx.errors import GxError
 
 app = typer.Typer(help="Offline datasets: convert, audit, list.", no_args_is_help=True)
@@ -163,7 +163,7 @@ def _load(
 
 def _made(env_id: str, required: bool) -> Any:
     try:
-        return make_env(env_id, {})
+        return make_env(env_id)
     except GxError as error:
         if required:
             raise

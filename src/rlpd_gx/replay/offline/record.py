@@ -17,6 +17,8 @@ from rlpd_gx.replay.offline.episode import Episode
 from rlpd_gx.replay.offline.formats import minari as minari_format
 from rlpd_gx.types import Array
 
+EMPTY_EPISODES = 10  # in a row, before giving up
+
 
 class Sink(Protocol):
     """Where finished episodes go."""
@@ -35,12 +37,20 @@ class Recorder(gymnasium.Wrapper[Any, Any, Any, Any]):
     """Hands every episode to a sink. Each reset is seeded (`seed`, `seed + 1`, ...), so it can be repeated.
 
     A guarded environment below reports its verdict in `info["guardian"]`; then the executed action is
-    recorded beside the proposed one.
+    recorded beside the proposed one. `unsafe_event(observation, reward, terminated, truncated, info)` tells
+    what the rules exist to prevent; without it, a life lost counts where the game counts lives.
     """
 
-    def __init__(self, env: gymnasium.Env[Any, Any], sink: Sink, seed: int) -> None:
+    def __init__(
+        self,
+        env: gymnasium.Env[Any, Any],
+        sink: Sink,
+        seed: int,
+        unsafe_event: Callable[..., bool] | None = None,
+    ) -> None:
         super().__init__(env)
         self.sink = sink
+        self.unsafe_event = unsafe_event
         self.next_seed = seed
         self.episodes = self.steps = 0
         self._rows: list[dict[str, Any]] = []
@@ -60,13 +70,16 @@ class Recorder(gymnasium.Wrapper[Any, Any, Any, Any]):
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
         """One step, recorded."""
-        observation, reward, terminated, truncated, info = self.env.step(action)
+        outcome = observation, reward, terminated, truncated, info = self.env.step(action)
+        if "guardian_stop" in info:  # nothing was executed, so there is no step to record
+            self.finish()
+            return outcome
         verdict = info.get("guardian")
         row = {
             "guarded": verdict is not None,
             "proposed_action": np.array(action if verdict is None else verdict.proposed),
             "action": np.array(action if verdict is None else verdict.action),
-            "margin": np.nan if verdict is None else min(verdict.margins.values(), default=np.nan),
+            "margin": np.nan if verdict is None else _executed_margin(verdict),
             "reward": float(reward),
             "terminated": bool(terminated),
             "truncated": bool(truncated),
@@ -74,8 +87,8 @@ class Recorder(gymnasium.Wrapper[Any, Any, Any, Any]):
                 name: value for name, value in info.items() if np.isscalar(value) and _is_number(value)
             },
         }
-        if "unsafe_event" in info:
-            row["unsafe_event"] = bool(info["unsafe_event"])
+        if self.unsafe_event is not None:
+            row["unsafe_event"] = bool(self.unsafe_event(*outcome))
         elif self._start["lives"]:  # 0 from the start: a game without a counter
             row["unsafe_event"] = info["lives"] < self._lives
             self._lives = info["lives"]
@@ -84,7 +97,7 @@ class Recorder(gymnasium.Wrapper[Any, Any, Any, Any]):
         self.steps += 1
         if terminated or truncated:
             self.finish()
-        return observation, reward, terminated, truncated, info
+        return outcome
 
     def finish(self) -> None:
         """Hand over the episode so far; cut, if the environment did not end it."""
@@ -109,7 +122,7 @@ class Recorder(gymnasium.Wrapper[Any, Any, Any, Any]):
                 extras={
                     name: np.array([row["extras"][name] for row in rows])
                     for name in rows[0]["extras"]
-                    if name != "unsafe_event" and all(name in row["extras"] for row in rows)
+                    if all(name in row["extras"] for row in rows)
                 },
             ),
             self._start,
@@ -129,19 +142,22 @@ def roll_out(
     """Play until enough was recorded. Episode k acts at random with chance `epsilons[k % len]` a step."""
     space = recorder.action_space
     space.seed(int(generator.integers(2**31)))
-    while True:
-        epsilon = epsilons[recorder.episodes % len(epsilons)]
+    empty = 0
+    while not (recorder.steps >= (steps or np.inf) or recorder.episodes >= (episodes or np.inf)):
+        epsilon, steps_before = epsilons[recorder.episodes % len(epsilons)], recorder.steps
         observation, _ = recorder.reset()
         over = False
         while not over:
             action = space.sample() if generator.random() < epsilon else policy(observation)
             observation, _, terminated, truncated, _ = recorder.step(action)
-            over = terminated or truncated or (steps is not None and recorder.steps >= steps)
+            over = terminated or truncated or recorder.steps >= (steps or np.inf)
         recorder.finish()
-        if (steps is not None and recorder.steps >= steps) or (
-            episodes is not None and recorder.episodes >= episodes
-        ):
-            return
+        empty = empty + 1 if recorder.steps == steps_before else 0
+        if empty == EMPTY_EPISODES:
+            raise GxError(
+                f"{empty} episodes in a row ended before their first step: the Guardian lets nothing be "
+                "executed there; check that the rules can read the state"
+            )
 
 
 class MinariSink:
@@ -159,7 +175,7 @@ class MinariSink:
             self._hidden / "data",
             observation_space=env.observation_space,
             action_space=env.action_space,
-            env_spec=env.spec,
+            env_spec=env.unwrapped.spec,  # a guard around it cannot be written down
             jpeg_encoding=False,
         )
         self._storage.update_metadata(
@@ -215,8 +231,8 @@ class ActionLogSink:
         emulator: Any = env.unwrapped
         if not hasattr(emulator, "ale"):
             raise GxError("an action log needs an Atari environment (ALE/...); choose --format minari")
-        assert env.spec is not None
-        kwargs = {name: value for name, value in env.spec.kwargs.items() if name not in ("game", "obs_type")}
+        spec = emulator.spec
+        kwargs = {name: value for name, value in spec.kwargs.items() if name not in ("game", "obs_type")}
         if kwargs.get("repeat_action_probability") != 0 or not isinstance(kwargs.get("frameskip"), int):
             raise GxError(
                 "an action log needs a deterministic environment; "
@@ -224,7 +240,7 @@ class ActionLogSink:
             )
         self.file = _free(file)
         self._ids = [action.value for action in emulator._action_set]
-        self._log: dict[str, Any] = {"env_id": env.spec.id, "kwargs": kwargs, **facts, "episodes": []}
+        self._log: dict[str, Any] = {"env_id": spec.id, "kwargs": kwargs, **facts, "episodes": []}
 
     def add(self, episode: Episode, start: Mapping[str, Any]) -> None:
         """See `Sink`."""
@@ -250,6 +266,16 @@ class ActionLogSink:
 
     def discard(self) -> None:
         """See `Sink`."""
+
+
+def _executed_margin(verdict: Any) -> float:
+    """The smallest margin at the executed action; a verdict holds those at the proposed one."""
+    if verdict.status == "fallback":
+        return np.nan
+    if verdict.status == "projected" and not np.array_equal(verdict.proposed, verdict.action):
+        return 0.0  # a projection lands on the boundary
+    # Allowed, let through by a monitor, or inevitable: then at least the sign is right.
+    return float(min(verdict.margins.values(), default=np.nan))
 
 
 def _free(path: Path) -> Path:
