@@ -11,8 +11,10 @@ from rlpd_gx.replay.timeline import Layout, Timeline
 
 FRAME = np.dtype((np.uint8, (2, 2)))
 FRAMES = Layout(FRAME, np.dtype(np.int64), np.dtype((np.uint8, (4,))))
+LARGE_FRAME = np.dtype((np.uint8, (30, 40)))
+LARGE = Layout(LARGE_FRAME, np.dtype(np.int64), np.dtype((np.uint8, (4,))))
 MIXED = Layout(
-    {"pixels": FRAME, "joints": np.dtype((np.float32, (3,)))},
+    {"pixels": LARGE_FRAME, "joints": np.dtype((np.float32, (3,)))},
     np.dtype((np.float32, (2,))),
     np.dtype((np.float32, (5,))),
 )
@@ -48,9 +50,9 @@ class Row:
 
 
 def coded(dtype: np.dtype, value: float) -> np.ndarray:
-    """A number as a row of a column: in the four bytes of a frame or a mask, else in every element."""
+    """A number as a row of a column: in every four bytes of a frame or a mask, else in every element."""
     if dtype.base == np.uint8:
-        return np.array(value, np.uint32).reshape(1).view(np.uint8).reshape(dtype.shape)
+        return np.resize(np.array([value], np.uint32).view(np.uint8), dtype.shape)
     return np.full(dtype.shape, value, dtype.base)
 
 

@@ -3,19 +3,21 @@ import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
-from replay_story import FRAMES, MIXED, Story, check_batch
+from replay_story import FRAMES, LARGE, MIXED, Story, check_batch
 
 from rlpd_gx.errors import GxError
 from rlpd_gx.replay.hybrid import Hybrid
 from rlpd_gx.replay.ring import Ring
 from rlpd_gx.replay.samplers import Span, Stride, Uniform, fixed
-from rlpd_gx.replay.timeline import Layout
+from rlpd_gx.replay.storage import nbytes
 
 
 class RingMachine(RuleBasedStateMachine):
     """Any sequence of vector steps, resets and samples agrees with the story."""
 
-    @initialize(lanes=st.integers(1, 3), lane_rows=st.integers(2, 9), layout=st.sampled_from([FRAMES, MIXED]))
+    @initialize(
+        lanes=st.integers(1, 3), lane_rows=st.integers(2, 9), layout=st.sampled_from([FRAMES, LARGE, MIXED])
+    )
     def start(self, lanes, lane_rows, layout):
         self.ring = Ring(layout, lanes * lane_rows, lanes)
         self.story = Story(layout, lanes, lane_rows, self.ring)
@@ -97,15 +99,9 @@ def test_each_row_is_drawn_equally_often():
 def test_a_memory_mapped_ring_holds_the_same(tmp_path):
     mapped, _ = two_lanes(tmp_path / "ring.bin")
     plain, _ = two_lanes()
-    assert (tmp_path / "ring.bin").stat().st_size == MIXED.nbytes(14)
+    assert (tmp_path / "ring.bin").stat().st_size == nbytes(MIXED, 14)
     for name, column in plain.timeline.columns().items():
         np.testing.assert_array_equal(mapped.timeline.columns()[name], column)
-
-
-def test_pixel_rows_take_the_bytes_of_one_frame():
-    layout = Layout(np.dtype((np.uint8, (84, 84))), np.dtype(np.int64), np.dtype((np.uint8, (18,))))
-    columns = Ring(layout, 2000).timeline.columns()
-    assert sum(column.nbytes for column in columns.values()) == 2000 * (7056 + 16 + 12 + 4 + 18)
 
 
 def test_a_lane_that_resets_itself_at_the_next_step_is_left_out():

@@ -4,13 +4,14 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from replay_story import FRAMES, MIXED, Story, check_batch, check_windows, decoded
+from replay_story import FRAMES, LARGE, MIXED, Story, check_batch, check_windows, decoded
 
 from rlpd_gx.errors import GxError
 from rlpd_gx.replay.extent import Extent
 from rlpd_gx.replay.hybrid import Hybrid
 from rlpd_gx.replay.ring import Ring
 from rlpd_gx.replay.samplers import Span, Stride, Uniform, fixed
+from rlpd_gx.replay.storage import Storage
 
 SAMPLERS = {
     "uniform": Uniform(),
@@ -61,7 +62,7 @@ def sample(online, offline, sampler, *, stack=1, interval=1, mix=0.5, seed=0, ba
 OFFLINE = offline_story(FRAMES, [6, 11])
 
 
-@pytest.mark.parametrize("layout", [FRAMES, MIXED], ids=["array", "dict"])
+@pytest.mark.parametrize("layout", [FRAMES, LARGE, MIXED], ids=["small", "large", "dict"])
 @pytest.mark.parametrize("stack", [1, 4])
 @pytest.mark.parametrize("interval", [1, 2, 5])
 @pytest.mark.parametrize("name", SAMPLERS)
@@ -237,7 +238,7 @@ def test_an_action_that_is_forbidden_cuts_only_later():
         (lambda: Span("retrace"), "correction must be none, cut or tree-backup"),
         (lambda: Span("cut"), "needs the policy's probability"),
         (lambda: Span("none", lambda *_: np.ones(1)), "and the others do not"),
-        (lambda: Extent.whole(FRAMES.allocate(3)), "the data holds no step"),
+        (lambda: Extent.whole(Storage.allocate(FRAMES, 3).timeline), "the data holds no step"),
     ],
 )
 def test_bad_settings_get_one_sentence(make, sentence):

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from rlpd_gx.errors import GxError
+from rlpd_gx.replay.storage import Storage
 from rlpd_gx.replay.timeline import Timeline, nested_observation
 from rlpd_gx.types import Array, Observation
 
@@ -19,7 +20,7 @@ class Extent:
     the seam between the newest and the oldest row lies at the two ends of the ages, and nowhere else.
     """
 
-    timeline: Timeline
+    storage: Storage
     lane_rows: int
     oldest: Array
     """[lanes] where in its lane the oldest readable row lies."""
@@ -29,8 +30,7 @@ class Extent:
     """Readable rows that are steps."""
 
     def __post_init__(self) -> None:
-        self.columns = self.timeline.columns()
-        self.observation_names = [name for name in self.columns if name.partition("/")[0] == "observation"]
+        self.timeline = self.storage.timeline
 
     @classmethod
     def whole(cls, timeline: Timeline) -> Extent:
@@ -38,7 +38,9 @@ class Extent:
         timeline.check_episodes()
         if not (steps := int(np.count_nonzero(timeline.is_step))):
             raise GxError("the data holds no step")
-        return cls(timeline, len(timeline), np.zeros(1, np.int64), np.array([len(timeline)]), steps)
+        return cls(
+            Storage.of(timeline), len(timeline), np.zeros(1, np.int64), np.array([len(timeline)]), steps
+        )
 
     def shift(self, rows: Array, offset: Array | int) -> Array:
         """The row numbers `offset` rows later in the same lane, around the seam."""
@@ -96,7 +98,8 @@ class Extent:
     def observation(self, rows: Array, stack: int) -> Observation:
         """The observations at rows [n]: [n, ...], or [n, stack, ...] where frames are stacked."""
         index = self.stack_rows(rows, stack) if stack > 1 else rows
-        return nested_observation({name: self.columns[name][index] for name in self.observation_names})
+        columns = self.timeline.observation_columns()
+        return nested_observation({name: column[index] for name, column in columns.items()})
 
     def _draw_readable(self, count: int, generator: np.random.Generator) -> Array:
         # a lane fills up from its first row on, and is read everywhere once it is full

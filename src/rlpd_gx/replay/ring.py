@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from rlpd_gx.errors import GxError
 from rlpd_gx.replay.extent import Extent
+from rlpd_gx.replay.storage import Storage
 from rlpd_gx.replay.timeline import Layout
 from rlpd_gx.types import Array, Observation
 
@@ -37,9 +38,10 @@ class Ring:
             raise GxError(f"a ring needs two rows or more for each environment, got {capacity} for {lanes}")
         lane_rows = capacity // lanes
         self.layout = layout
-        self.timeline = layout.allocate(lane_rows * lanes, path)
+        self.storage = Storage.allocate(layout, lane_rows * lanes, path)
+        self.timeline = self.storage.timeline
         self.extent = Extent(
-            self.timeline,
+            self.storage,
             lane_rows,
             oldest=np.zeros(lanes, np.int64),
             length=np.zeros(lanes, np.int64),
@@ -122,7 +124,7 @@ class Ring:
         self._open[lanes] = ~(step["terminated"] | step["truncated"])[lanes]
 
     def state(self) -> tuple[dict[str, Array], dict[str, Any]]:
-        """All it takes to go on: the used part of each column [lanes, used, ...], and what JSON can hold."""
+        """All it takes to go on: the used part of all arrays [lanes, used, ...], and what JSON can hold."""
         used = int(self.extent.length.max())
         return {name: column[:, :used] for name, column in self._by_lane().items()}, {
             "used": used,
@@ -135,7 +137,7 @@ class Ring:
         }
 
     def restore(self, read: Callable[[str, Array], None], state: Mapping[str, Any]) -> None:
-        """Take over a saved state; `read(name, target)` fills a target [lanes, used, ...] with a column."""
+        """Take over a saved state; `read(name, target)` fills a target [lanes, used, ...] with an array."""
         if state["shape"] != self._shape():
             raise GxError(f"the saved ring is {state['shape']}, but this one is {self._shape()}")
         self.extent.length[:], self.extent.steps = (
@@ -153,9 +155,10 @@ class Ring:
         return f"{self.lanes} lanes of {self.extent.lane_rows} rows of {self.layout}"
 
     def _by_lane(self) -> dict[str, Array]:
-        return {
-            name: column.reshape(self.lanes, -1, *column.shape[1:]) for name, column in self._columns.items()
-        }
+        """The memory of the ring as arrays [lanes, lane_rows, ...]."""
+        record_bytes = self.storage.records.view(np.uint8).reshape(len(self.timeline), -1)
+        arrays = {"records": record_bytes, **self.storage.large}
+        return {name: array.reshape(self.lanes, -1, *array.shape[1:]) for name, array in arrays.items()}
 
     def _chosen(self, where: npt.ArrayLike | None) -> Array:
         if where is None:

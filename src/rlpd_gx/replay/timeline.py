@@ -7,7 +7,6 @@ the observation after the last step and has `is_step` False. So s' is always row
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
@@ -16,8 +15,6 @@ import numpy as np
 
 from rlpd_gx.errors import GxError
 from rlpd_gx.types import Array, Observation
-
-_ALIGNMENT = 64  # one cache line
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,8 +51,6 @@ class Timeline:
         for name, column in self.columns().items():
             if column.ndim == 0 or len(column) != rows:
                 raise GxError(f"column {name} has shape {column.shape}, but is_step has {rows} rows")
-            if not column.flags.c_contiguous:  # numpy would copy all of it at every sample
-                raise GxError(f"column {name} is not contiguous; pass np.ascontiguousarray of it")
         if self.safe_set.ndim != 2:
             raise GxError(f"column safe_set must be [n, code_width], got shape {self.safe_set.shape}")
         for name, expected in self.layout.columns().items():
@@ -89,6 +84,12 @@ class Timeline:
             else:
                 flat[entry.name] = value
         return flat
+
+    def observation_columns(self) -> dict[str, Array]:
+        """Those of `columns` that make the observation."""
+        return {
+            name: part for name, part in self.columns().items() if name.partition("/")[0] == "observation"
+        }
 
     @classmethod
     def from_columns(cls, flat: Mapping[str, Array]) -> Timeline:
@@ -161,24 +162,6 @@ class Layout:
             "unsafe_event": flag,
         }
 
-    def nbytes(self, rows: int) -> int:
-        """Bytes that `allocate` takes for this many rows."""
-        return sum(_aligned(rows * dtype.itemsize) for dtype in self.columns().values())
-
-    def allocate(self, rows: int, path: str | os.PathLike[str] | None = None) -> Timeline:
-        """A zeroed timeline in one allocation, or in one new memory-mapped file (replaced if it exists)."""
-        size = self.nbytes(rows)
-        # a plain view of the mapped file: indexing numpy's own memmap class is slow
-        buffer = (
-            np.zeros(size, np.uint8) if path is None else np.asarray(np.memmap(path, np.uint8, "w+", 0, size))
-        )
-        flat, start = {}, 0
-        for name, dtype in self.columns().items():
-            stop = start + rows * dtype.itemsize
-            flat[name] = buffer[start:stop].view(dtype.base).reshape(rows, *dtype.shape)
-            start = _aligned(stop)
-        return Timeline.from_columns(flat)
-
 
 def nested_observation(flat: Mapping[str, Array]) -> Observation:
     """One array, or a dict of them, from arrays named `observation` or `observation/key`."""
@@ -189,7 +172,3 @@ def nested_observation(flat: Mapping[str, Array]) -> Observation:
 
 def _row_dtype(column: Array) -> np.dtype[Any]:
     return np.dtype((column.dtype, column.shape[1:]))
-
-
-def _aligned(size: int) -> int:
-    return -(-size // _ALIGNMENT) * _ALIGNMENT
