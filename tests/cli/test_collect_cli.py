@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import rlpd_gx as gx
-from rlpd_gx.replay.offline import load
+from rlpd_gx.replay.offline import load, with_safe_sets
 
 
 def push(observation):
@@ -124,6 +124,39 @@ def test_a_guarded_environment_leaves_both_actions(command, tmp_path):
     assert (line.margin[at & ~inside] == 0).all()  # moved to the boundary
     after = np.flatnonzero(at) + 1
     assert (line.unsafe_event[at] == (line.observation[after, 0] < 0)).all()
+
+
+@gx.bounds_rule(batched=True, needs=("previous_action",))
+def slow_torque(states, previous_action):
+    """A rule for Pendulum-v1: the torque may change by 0.5 a step."""
+    return previous_action - 0.5, previous_action + 0.5
+
+
+def test_the_guardian_and_the_stored_states_agree_on_safe_sets(command, tmp_path):
+    """What offline rows get from their stored context is what the Guardian saw when they were made."""
+    options = ("--rules", "my_policies:slow_torque", "--steps", 250)
+    with pytest.warns(UserWarning, match="previous action"):
+        assert command("collect", "--env", "Pendulum-v1", "--out", tmp_path / "slow", *options)[0] == 0
+    data = load(tmp_path / "slow")
+    guardian = gx.Guardian(gymnasium.make("Pendulum-v1").action_space, slow_torque)
+
+    def encode(states, context):
+        seen = gx.Context(context["previous_action"], context["episode_step"])
+        return guardian.safe_sets(states, context=seen).encode()
+
+    data = with_safe_sets(data, encode, guardian.fingerprint)
+    line = data.timeline
+    spec = guardian.safe_sets(line.observation[:1], context=gx.Context(np.zeros((1, 1)))).spec
+    sets = gx.decode(line.safe_set, spec)
+    at = np.flatnonzero(line.is_step)
+    assert sets[at].contains(line.executed_action[at]).all()
+    moved = at[(line.proposed_action[at] != line.executed_action[at])[:, 0]]
+    assert len(moved) > 50
+    assert not sets[moved].contains(line.proposed_action[moved]).any()
+    pieces = with_safe_sets(data.where("reward > -3"), encode, "computed from pieces").timeline
+    assert (pieces.is_step & (pieces.episode_step > 0)).any()
+    cut = np.flatnonzero(pieces.is_step)
+    assert gx.decode(pieces.safe_set, spec)[cut].contains(pieces.executed_action[cut]).all()
 
 
 @gx.mask_rule
