@@ -31,6 +31,11 @@ class Extent:
 
     def __post_init__(self) -> None:
         self.timeline = self.storage.timeline
+        self.observation_columns = {
+            name: column
+            for name, column in self.timeline.columns().items()
+            if name.partition("/")[0] == "observation"
+        }
 
     @classmethod
     def whole(cls, timeline: Timeline) -> Extent:
@@ -51,12 +56,12 @@ class Extent:
 
     def age(self, rows: Array) -> Array:
         """Readable rows before each row in its lane."""
-        return (rows - self.oldest[rows // self.lane_rows]) % self.lane_rows
+        return (rows - self._of_lane(self.oldest, rows)) % self.lane_rows
 
     def reaches(self, rows: Array, offset: Array | int) -> Array:
         """Whether the row `offset` rows later (earlier if negative) is readable and of the same episode."""
         age = self.age(rows) + offset
-        readable = (age >= 0) & (age < self.length[rows // self.lane_rows])
+        readable = (age >= 0) & (age < self._of_lane(self.length, rows))
         # a border in between would have set the count back, so only rows of one episode differ by the offset
         episode_step = self.timeline.episode_step
         return readable & (episode_step[self.shift(rows, offset)] - episode_step[rows] == offset)
@@ -68,22 +73,25 @@ class Extent:
             return is_step
         return is_step & (self.age(rows) >= np.minimum(self.timeline.episode_step[rows], stack - 1))
 
-    def available(self, stack: int) -> int:
-        """How many rows are usable."""
-        if stack == 1:
-            return self.steps
+    def available(self, stack: int, enough: int) -> int:
+        """How many rows are usable, or some number above `enough`."""
         # only the oldest few rows of a lane can have lost a part of their stack
-        ages = np.arange(min(stack - 1, self.lane_rows))
-        lanes, ages = np.nonzero(ages < self.length[:, None])
+        few = min(stack - 1, self.lane_rows)
+        if not few or self.steps - few * len(self.length) > enough:
+            return self.steps
+        lanes, ages = np.nonzero(np.arange(few) < self.length[:, None])
         rows = lanes * self.lane_rows + (self.oldest[lanes] + ages) % self.lane_rows
         return self.steps - int(np.count_nonzero(self.timeline.is_step[rows] & ~self.usable(rows, stack)))
 
     def draw(self, count: int, stack: int, generator: np.random.Generator) -> Array:
         """[count] usable rows, each equally likely, with replacement. At least one must be available."""
-        rows = self._draw_readable(count, generator)
-        while (rejected := np.flatnonzero(~self.usable(rows, stack))).size:
-            rows[rejected] = self._draw_readable(rejected.size, generator)
-        return rows
+        rows = np.empty(0, np.int64)
+        while len(rows) < count:
+            # a few more than needed, for those that are not usable: a second turn is seldom
+            drawn = self._draw_readable(count - len(rows) + count // 16 + 4, generator)
+            drawn = drawn[self.usable(drawn, stack)]
+            rows = np.concatenate([rows, drawn]) if len(rows) else drawn
+        return rows[:count]
 
     def stack_rows(self, rows: Array, stack: int, ahead: int = 0) -> Array:
         """[n, stack + ahead] the rows of each stack, oldest first, and `ahead` rows more.
@@ -98,8 +106,7 @@ class Extent:
     def observation(self, rows: Array, stack: int) -> Observation:
         """The observations at rows [n]: [n, ...], or [n, stack, ...] where frames are stacked."""
         index = self.stack_rows(rows, stack) if stack > 1 else rows
-        columns = self.timeline.observation_columns()
-        return nested_observation({name: column[index] for name, column in columns.items()})
+        return nested_observation({name: column[index] for name, column in self.observation_columns.items()})
 
     def _draw_readable(self, count: int, generator: np.random.Generator) -> Array:
         # a lane fills up from its first row on, and is read everywhere once it is full
@@ -109,3 +116,7 @@ class Extent:
         ticket = generator.integers(ends[-1], size=count)
         lanes = np.searchsorted(ends, ticket, side="right")
         return lanes * self.lane_rows + ticket - (ends - self.length)[lanes]
+
+    def _of_lane(self, values: Array, rows: Array) -> Array:
+        """The value of each row's lane, from values [lanes]."""
+        return values[0] if len(values) == 1 else values[rows // self.lane_rows]

@@ -118,7 +118,7 @@ class _Reader:
     def observations(self, rows: Sequence[Array], records: Array | None = None) -> dict[str, Array]:
         """[U, B, ...] observations by flat name; `records` are those at the same rows, if already read."""
         block = {}
-        for name in self.parts[0].extent.timeline.observation_columns():
+        for name in self.parts[0].extent.observation_columns:
             if name in self.parts[0].extent.storage.large:
                 block[name] = self._take([part.extent.storage.large[name] for part in self.parts], rows)
             else:

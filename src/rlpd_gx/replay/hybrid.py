@@ -1,7 +1,7 @@
 """Hybrid data: every minibatch holds an exact number of online rows, the rest is offline."""
 
 import os
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
@@ -11,7 +11,7 @@ from rlpd_gx.replay import archive
 from rlpd_gx.replay.extent import Extent
 from rlpd_gx.replay.gather import Part, assemble
 from rlpd_gx.replay.ring import Ring
-from rlpd_gx.replay.samplers import Sampler
+from rlpd_gx.replay.samplers import Draw, Sampler
 from rlpd_gx.replay.timeline import Timeline
 from rlpd_gx.types import Array, Batch
 
@@ -127,7 +127,7 @@ class Hybrid:
             if mix > 0:
                 raise GxError(f"mix is {mix}, but there is no online ring to sample from")
             return wanted
-        available = self.online.extent.available(self._stack)
+        available = self.online.extent.available(self._stack, enough=self._batch_size)
         if self._offline is not None:
             return [min(count, available) for count in wanted]
         if mix < 1:
@@ -144,7 +144,8 @@ class Hybrid:
         if draw.filled is not None:
             self.counts.filled += int(np.count_nonzero(draw.filled & kept))
         length = None if draw.length is None else draw.length[kept]
-        return Part(extent, is_online, replace(draw, rows=draw.rows[kept], length=length))
+        flat = Draw(draw.rows[kept], length=length, horizon=draw.horizon, all_steps=draw.all_steps)
+        return Part(extent, is_online, flat)
 
     def _order(self, online: list[int]) -> Array:
         """[updates * batch_size] which row goes where, if all online rows lie before all offline ones."""

@@ -85,12 +85,6 @@ class Timeline:
                 flat[entry.name] = value
         return flat
 
-    def observation_columns(self) -> dict[str, Array]:
-        """Those of `columns` that make the observation."""
-        return {
-            name: part for name, part in self.columns().items() if name.partition("/")[0] == "observation"
-        }
-
     @classmethod
     def from_columns(cls, flat: Mapping[str, Array]) -> Timeline:
         """The inverse of `columns`."""
