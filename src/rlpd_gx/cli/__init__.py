@@ -5,7 +5,8 @@ import sys
 
 import typer
 
-from rlpd_gx.cli import theory
+from rlpd_gx.cli import data, theory
+from rlpd_gx.cli.collect import collect
 from rlpd_gx.cli.guard import guard
 from rlpd_gx.errors import GxError
 
@@ -17,6 +18,8 @@ app = typer.Typer(
 )
 app.command()(guard)
 app.add_typer(theory.app, name="theory")
+app.add_typer(data.app, name="data")
+app.command()(collect)
 
 
 def main() -> None:

@@ -102,11 +102,19 @@ class Timeline:
         return cls(**nested)
 
     def check_episodes(self) -> None:
-        """Raise unless the rows are whole episodes in time order (for finished data, not for a ring)."""
+        """Raise unless the rows are whole episodes in time order (for finished data, not for a ring).
+
+        Before its first step an episode may hold rows that are no steps: frames that only fill stacks.
+        """
         if not len(self):
             return
         expected = np.zeros(len(self), self.episode_step.dtype)
         np.multiply(self.episode_step[:-1] + 1, self.is_step[:-1], out=expected[1:])
+        steps_before = np.cumsum(self.is_step) - self.is_step
+        start = np.maximum(np.arange(len(self)) - self.episode_step, 0)
+        no_step_yet = (steps_before == steps_before[start])[1:]
+        counts_on = self.episode_step[1:] == self.episode_step[:-1] + 1
+        expected[1:] = np.where(no_step_yet & counts_on, self.episode_step[1:], expected[1:])
         if (wrong := np.flatnonzero(self.episode_step != expected)).size:
             j = wrong[0]
             raise GxError(f"row {j}: episode_step is {self.episode_step[j]}, expected {expected[j]}")

@@ -1,0 +1,119 @@
+"""`rlpd-gx collect`: a dataset from any environment with any policy."""
+
+import json
+import os
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import typer
+
+from rlpd_gx.cli.loading import EXTRAS, load, load_policy, make_env
+from rlpd_gx.errors import GxError, missing_extra
+
+_LEARNERS = ("A2C", "DDPG", "DQN", "PPO", "SAC", "TD3")
+_ATARI_OPTIONS = {"frameskip": 4, "repeat_action_probability": 0.0, "full_action_space": False}
+
+
+def collect(
+    env: Annotated[str, typer.Option(help="A Gymnasium environment, such as Hopper-v5 or ALE/Pong-v5.")],
+    out: Annotated[
+        Path, typer.Option(help="New folder (minari), or file such as pong.json.gz (action-log).")
+    ],
+    policy: Annotated[
+        str,
+        typer.Option(
+            help="random, module:callable, [algorithm:]file.zip of stable-baselines3 (holds pickled code: only "
+            "from people you trust), or learn:sac: what such a learner sees while it learns (needs --steps)."
+        ),
+    ] = "random",
+    episodes: Annotated[int | None, typer.Option(min=1, help="Stop after this many episodes.")] = None,
+    steps: Annotated[
+        int | None, typer.Option(min=1, help="Stop after this many steps, inside an episode.")
+    ] = None,
+    epsilon: Annotated[
+        list[float] | None,
+        typer.Option(min=0, max=1, help="Chance of a random action; several take turns by episode."),
+    ] = None,
+    rules: Annotated[
+        str | None, typer.Option(help="Guard the environment: module:name of a rule or a list of rules.")
+    ] = None,
+    format: Annotated[Literal["minari", "action-log"], typer.Option(help="What to write.")] = "minari",
+    env_kwargs: Annotated[
+        str, typer.Option(help='JSON for the environment, such as \'{"obs_type": "ram"}\'.')
+    ] = "{}",
+    seed: Annotated[int, typer.Option(help="Of the first reset and of all chance.")] = 0,
+) -> None:
+    """Record episodes of a policy, guarded or not."""
+    import numpy as np
+
+    from rlpd_gx.replay.offline import record
+
+    if episodes is None and steps is None:
+        raise GxError("say how much to collect: --episodes or --steps")
+    if os.path.isdir(policy):
+        raise GxError(
+            f"--policy {policy} is a folder: saved runs cannot act yet; give an SB3 file.zip, module:callable "
+            "or random"
+        )
+    world = _make(env, env_kwargs)
+    facts: dict[str, Any] = {"policy": policy, "epsilon": epsilon or [0.0], "seed": seed}
+    unsafe_event = None
+    if rules is not None:
+        world, unsafe_event = _guarded(world, rules)
+        facts |= {"rules": rules, "guarded_by": world.guardian.fingerprint}
+    act = None if policy.startswith("learn:") else load_policy(policy, world, seed)
+    sink = (record.MinariSink if format == "minari" else record.ActionLogSink)(out, world, facts)
+    recorder = record.Recorder(world, sink, seed, unsafe_event)
+    try:
+        if act is None:
+            _learn(policy.removeprefix("learn:"), recorder, steps, seed)
+        else:
+            epsilons = tuple(epsilon or (0.0,))
+            generator = np.random.default_rng(seed)
+            record.roll_out(recorder, act, generator, epsilons=epsilons, episodes=episodes, steps=steps)
+        sink.close()
+    except BaseException:
+        sink.discard()
+        raise
+    finally:
+        world.close()
+    typer.echo(f"{recorder.steps} steps in {recorder.episodes} episodes written to {out}")
+
+
+def _make(env_id: str, env_kwargs: str) -> Any:
+    try:
+        options = json.loads(env_kwargs)
+        if not isinstance(options, dict):
+            raise ValueError("it is no object")
+    except ValueError as error:
+        raise GxError(f"--env-kwargs {env_kwargs!r} is not a JSON object ({error})") from None
+    if env_id.startswith("ALE/"):
+        options = {**_ATARI_OPTIONS, **options}
+    try:
+        return make_env(env_id, **options)
+    except TypeError as error:
+        raise GxError(f"--env-kwargs {env_kwargs!r} does not fit {env_id}: {error}") from None
+
+
+def _guarded(env: Any, rules: str) -> tuple[Any, Any]:
+    """The guarded environment, and what tells unsafe events; both may use more of the rules' module."""
+    from rlpd_gx.guardian import GuardedEnv
+
+    rule, module = load(rules, "rules")
+    options = {name: getattr(module, name, None) for name in ("state", "unsafe_event", "embedding")}
+    return GuardedEnv(env, rule, **options), options["unsafe_event"]
+
+
+def _learn(algorithm: str, recorder: Any, steps: int | None, seed: int) -> None:
+    if steps is None:
+        raise GxError("a learner needs --steps, its training length")
+    if algorithm.upper() not in _LEARNERS:
+        raise GxError(f"--policy learn:{algorithm} is not known; there are {', '.join(_LEARNERS)}")
+    try:
+        import stable_baselines3
+    except ImportError:
+        raise missing_extra(*EXTRAS["stable_baselines3"]) from None
+    kind = "MlpPolicy" if len(recorder.observation_space.shape or ()) == 1 else "CnnPolicy"
+    model = getattr(stable_baselines3, algorithm.upper())(kind, recorder, seed=seed, device="cpu")
+    model.learn(steps)
+    recorder.finish()

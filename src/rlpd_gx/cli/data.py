@@ -1,0 +1,181 @@
+"""`rlpd-gx data`: offline datasets in and out."""
+
+import json
+import tempfile
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from rlpd_gx.cli.loading import make_env
+from rlpd_gx.errors import GxError
+
+app = typer.Typer(help="Offline datasets: convert, audit, list.", no_args_is_help=True)
+
+Source = Annotated[Path, typer.Argument(help="A file or folder in any known format.")]
+Format = Annotated[
+    str | None, typer.Option("--format", help="Name of the format, where it is not recognised.")
+]
+Mapping = Annotated[
+    Path | None, typer.Option(help='JSON file: {"observations": ["x", "v"], "actions": "force", ...}.')
+]
+Observation = Annotated[str | None, typer.Option(help="For action logs: ram, pixels or both.")]
+Where = Annotated[list[str] | None, typer.Option(help='Keep some steps: "behaviour_iteration <= 20".')]
+Env = Annotated[
+    str | None, typer.Option(help="The environment the data must fit, checked against its spaces.")
+]
+Clip = Annotated[bool, typer.Option("--clip-actions", help="Bring actions into the environment's range.")]
+TimeLimit = Annotated[int | None, typer.Option(min=1, help="Terminals at this length are time limits.")]
+
+
+@app.command()
+def convert(
+    source: Source,
+    out: Annotated[Path | None, typer.Option(help="A new folder; without it, the cache.")] = None,
+    format: Format = None,
+    mapping: Mapping = None,
+    observation: Observation = None,
+    where: Where = None,
+    env: Env = None,
+    clip_actions: Clip = False,
+    time_limit: TimeLimit = None,
+) -> None:
+    """Read a dataset once, so that it opens at once from then on."""
+    if where and out is None:
+        raise GxError("the cache holds whole datasets; say with --out where the steps picked by --where go")
+    data = _load(source, format, mapping, observation, where, env, clip_actions, time_limit)
+    folder = data.save(out) if out is not None else data.folder
+    for finding in data.findings:
+        typer.echo(f"note: {finding}", err=True)
+    typer.echo(f"{data.steps} steps in {data.episodes} episodes in {folder}")
+
+
+@app.command()
+def audit(
+    source: Source,
+    format: Format = None,
+    mapping: Mapping = None,
+    observation: Observation = None,
+    where: Where = None,
+    env: Env = None,
+    time_limit: TimeLimit = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
+) -> None:
+    """Say what is in a dataset, and everything that looks wrong."""
+    from rich.console import Console
+
+    from rlpd_gx.replay.offline import audit as audit_module
+    from rlpd_gx.replay.offline.audit import as_table
+
+    # Bad values are to be seen, not refused; such data must not reach the cache.
+    with tempfile.TemporaryDirectory() as folder:
+        data = _load(
+            source,
+            format,
+            mapping,
+            observation,
+            where,
+            env,
+            False,
+            time_limit,
+            strict=False,
+            root=Path(folder),
+        )
+        report = audit_module(data)
+    if as_json:
+        typer.echo(json.dumps(report))
+    else:
+        Console().print(as_table(report))
+
+
+@app.command(name="list")
+def list_() -> None:
+    """The datasets in the cache."""
+    from rich.console import Console
+    from rich.table import Table
+
+    from rlpd_gx.replay.offline import cache
+
+    root = cache.cache_root()
+    folders = sorted(entry for entry in root.iterdir() if cache.is_dataset(entry)) if root.is_dir() else []
+    if not folders:
+        typer.echo(f"no dataset is in the cache ({root})")
+        return
+    table = Table("name", "format", "environment", "rows", "MB", "safe sets", "folder")
+    for folder in folders:
+        meta = cache.read_meta(folder)
+        size = sum(file.stat().st_size for file in folder.iterdir()) / 1e6
+        sets = str(len(list(folder.glob("safe_set-*.npy"))) + ("safe_set" in meta["columns"]))
+        known = (meta["name"], meta["format"], meta["env_id"] or "", str(meta["rows"]), f"{size:.1f}", sets)
+        table.add_row(*known, folder.name)
+    Console().print(table)
+    typer.echo(f"in {root}")
+
+
+def _load(
+    source: Path,
+    format: str | None,
+    mapping: Path | None,
+    observation: str | None,
+    where: list[str] | None,
+    env: str | None,
+    clip_actions: bool,
+    time_limit: int | None,
+    **more: Any,
+) -> Any:
+    from rlpd_gx.replay.offline import ActionRange, formats, load
+    from rlpd_gx.replay.offline.cache import is_dataset
+
+    options: dict[str, Any] = {}
+    if mapping is not None:
+        options["mapping"] = _mapping(mapping)
+    if observation is not None:
+        options["observation"] = observation
+    name, actions, made = format, None, None
+    if not is_dataset(source):
+        name = format or formats.detect(source)
+        if env is None:  # the file may name its environment, and that one knows the range of actions
+            told = formats.read(source, name, options)
+            env_id = told.env_id if told.actions is None else None
+            if env_id and ":" in env_id:  # would import whatever module a file names
+                env_id = None
+        else:
+            env_id = env
+        if env_id is not None:
+            made = _made(env_id, required=env is not None)
+            actions = ActionRange.of_space(made.action_space) if made else None
+    elif env is not None:
+        made = _made(env, required=True)
+    data = load(
+        source,
+        format=name,
+        options=options,
+        where=where or (),
+        actions=actions,
+        clip_actions=clip_actions,
+        time_limit_steps=time_limit,
+        **more,
+    )
+    if env is not None and made is not None:
+        data.check_environment(env, made.observation_space, made.action_space)
+    return data
+
+
+def _made(env_id: str, required: bool) -> Any:
+    try:
+        return make_env(env_id)
+    except GxError as error:
+        if required:
+            raise
+        typer.echo(f"note: the range of actions is not checked: {error}", err=True)
+        return None
+
+
+def _mapping(file: Path) -> dict[str, Any]:
+    try:
+        value = json.loads(file.read_text())
+    except (OSError, ValueError) as error:
+        raise GxError(f"{file}: the mapping cannot be read as JSON ({error})") from None
+    if not isinstance(value, dict):
+        raise GxError(f'{file}: a mapping is a JSON object, like {{"rewards": "r"}}')
+    return value

@@ -1,0 +1,8 @@
+"""Offline datasets: many formats in, one `OfflineDataset` out."""
+
+from rlpd_gx.replay.offline.audit import audit
+from rlpd_gx.replay.offline.dataset import OfflineDataset, load
+from rlpd_gx.replay.offline.episode import ActionRange, Episode, Source
+from rlpd_gx.replay.offline.safe_sets import with_safe_sets
+
+__all__ = ["ActionRange", "Episode", "OfflineDataset", "Source", "audit", "load", "with_safe_sets"]

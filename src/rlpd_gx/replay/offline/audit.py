@@ -1,0 +1,133 @@
+"""What is in a dataset, before anything is trained on it."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+from rich.table import Table
+
+from rlpd_gx.replay.offline.dataset import OfflineDataset
+from rlpd_gx.types import Array
+
+
+def audit(dataset: OfflineDataset, is_empty: Callable[[Array], Array] | None = None) -> dict[str, Any]:
+    """Facts and findings as plain numbers, lists and strings.
+
+    `is_empty(codes [k, width]) -> [k]` tells which safe sets allow nothing: codes are opaque here.
+    """
+    line = dataset.timeline
+    steps = line.is_step
+    episode = np.cumsum(line.episode_step == 0) - 1
+    returns = np.bincount(episode, weights=np.where(steps, line.reward, 0).astype(np.float64))
+    lengths = np.bincount(episode, weights=steps)
+    rewards, actions = line.reward[steps], line.executed_action[steps]
+    report: dict[str, Any] = {
+        "name": dataset.name,
+        "format": dataset.format,
+        "env_id": dataset.env_id,
+        "rows": len(line),
+        "steps": dataset.steps,
+        "episodes": dataset.episodes,
+        "terminated_episodes": int(np.count_nonzero(line.terminated)),
+        "truncated_episodes": int(np.count_nonzero(line.truncated)),
+        "episode_steps": _spread(lengths),
+        "episode_return": _spread(returns),
+        "reward": _spread(rewards),
+        "observation": _observation(line.observation),
+        "action": _actions(actions),
+        "actions_out_of_range_steps": _outside(dataset, actions),
+        "intervened_share": float(np.mean(_differ(line.proposed_action[steps], actions))),
+        "unsafe_share": float(np.mean(line.unsafe_event[steps])) if dataset.knows_unsafe_events else None,
+        "not_finite_rows": _not_finite(dataset),
+        "safe_sets": _safe_sets(dataset, is_empty),
+        "extras": sorted(line.extras),
+        "findings": list(dataset.findings),
+    }
+    if report["safe_sets"]["missing_rows"]:
+        report["findings"].append(
+            f"{report['safe_sets']['missing_rows']} rows have no safe set: name rules that can read the "
+            "stored state, or choose --offline-safe-sets assume-all or drop when training"
+        )
+    return report
+
+
+def as_table(report: Mapping[str, Any]) -> Table:
+    """The report for a terminal."""
+    table = Table(title=f"{report['name']} ({report['format']})", show_header=False, title_justify="left")
+    table.add_column(style="bold", no_wrap=True)
+    table.add_column(overflow="fold")
+    for key, value in report.items():
+        if key not in ("name", "format", "findings"):
+            table.add_row(key.replace("_", " "), _as_text(value))
+    for finding in report["findings"]:
+        table.add_row("finding", finding, style="yellow")
+    if not report["findings"]:
+        table.add_row("findings", "none", style="green")
+    return table
+
+
+def _as_text(value: Any) -> str:
+    if value is None:
+        return "unknown"
+    if isinstance(value, float):
+        return f"{value:.4g}"
+    if isinstance(value, Mapping):
+        return ", ".join(f"{key} {_as_text(part)}" for key, part in value.items()) or "none"
+    if isinstance(value, list):
+        return ", ".join(_as_text(part) for part in value) or "none"
+    return str(value)
+
+
+def _spread(values: Array) -> dict[str, float] | None:
+    """Of the finite ones: the others are counted apart."""
+    values = values[np.isfinite(values)]
+    if not len(values):
+        return None
+    return {"min": float(np.min(values)), "mean": float(np.mean(values)), "max": float(np.max(values))}
+
+
+def _observation(observation: Any) -> dict[str, str]:
+    parts = observation if isinstance(observation, Mapping) else {"all": observation}
+    return {name: f"{part.dtype}{list(part.shape[1:])}" for name, part in parts.items()}
+
+
+def _actions(actions: Array) -> dict[str, Any]:
+    if actions.dtype.kind in "iu" and actions.ndim == 1:
+        ids, counts = np.unique(actions, return_counts=True)
+        return {f"id {number}": int(count) for number, count in zip(ids, counts, strict=True)}
+    actions = actions[np.isfinite(actions.reshape(len(actions), -1)).all(axis=1)]
+    if not len(actions):
+        return {}
+    return {"min": actions.min(axis=0).tolist(), "max": actions.max(axis=0).tolist()}
+
+
+def _outside(dataset: OfflineDataset, actions: Array) -> int | None:
+    """Steps with an action outside the range; None where the range is not known."""
+    allowed = dataset.actions
+    if allowed is None:
+        return None
+    if allowed.count is not None:
+        return int(np.count_nonzero((actions < 0) | (actions >= allowed.count)))
+    outside = (actions < allowed.low) | (actions > allowed.high)
+    return int(np.count_nonzero(outside.reshape(len(actions), -1).any(axis=1)))
+
+
+def _differ(proposed: Array, executed: Array) -> Array:
+    return (proposed != executed).reshape(len(executed), -1).any(axis=1)
+
+
+def _not_finite(dataset: OfflineDataset) -> dict[str, int]:
+    """Rows with NaN or infinity, by column. An unknown margin is NaN on purpose."""
+    found = {}
+    for name, column in dataset.timeline.columns().items():
+        if column.dtype.kind == "f" and name != "margin" and not np.isfinite(column).all():
+            bad = ~np.isfinite(column.reshape(len(column), -1)).all(axis=1)
+            found[name] = int(np.count_nonzero(bad))
+    return found
+
+
+def _safe_sets(dataset: OfflineDataset, is_empty: Callable[[Array], Array] | None) -> dict[str, Any]:
+    codes = dataset.timeline.safe_set
+    missing = len(codes) if not codes.shape[1] else 0
+    empty = int(np.count_nonzero(is_empty(codes))) if is_empty and not missing else None
+    return {"rules": dataset.rules_fingerprint, "missing_rows": missing, "empty_rows": empty}

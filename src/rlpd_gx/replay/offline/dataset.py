@@ -1,0 +1,345 @@
+"""Offline data as one `OfflineDataset`, whatever file it came from."""
+
+from __future__ import annotations
+
+import operator
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+from rich.console import Console
+from rich.progress import Progress
+
+from rlpd_gx.errors import GxError
+from rlpd_gx.replay.offline import cache, formats
+from rlpd_gx.replay.offline.checks import Checks
+from rlpd_gx.replay.offline.episode import ActionRange, Episode, Source
+from rlpd_gx.replay.timeline import Layout, Timeline
+from rlpd_gx.types import Array
+
+_COMPARISONS: dict[str, Callable[[Any, Any], Any]] = {
+    "<=": operator.le,
+    ">=": operator.ge,
+    "==": operator.eq,
+    "!=": operator.ne,
+    "<": operator.lt,
+    ">": operator.gt,
+}
+_FACTS = ("name", "format", "env_id", "rules_fingerprint", "knows_unsafe_events")
+UNKNOWN_ID = -1  # what was done before a piece that begins inside an episode
+HISTORY_ROWS = 3  # before a piece: what a stack of 4 frames needs
+
+
+@dataclass(frozen=True, eq=False)
+class OfflineDataset:
+    """A timeline and where it came from. Columns may be memory-mapped and are read-only."""
+
+    timeline: Timeline
+    name: str
+    format: str
+    env_id: str | None = None
+    actions: ActionRange | None = None
+    rules_fingerprint: str | None = None
+    """Of the rules that made the `safe_set` column, None where nothing is known."""
+    knows_unsafe_events: bool = False
+    findings: tuple[str, ...] = ()
+    folder: Path | None = None
+    """The converted columns on disk; None once rows were left out."""
+
+    def __repr__(self) -> str:
+        return (
+            f"OfflineDataset({self.name}, {self.format}, env_id={self.env_id}, {self.steps} steps, "
+            f"{self.episodes} episodes)"
+        )
+
+    @property
+    def steps(self) -> int:
+        """Rows from which a step was taken."""
+        return int(np.count_nonzero(self.timeline.is_step))
+
+    @property
+    def episodes(self) -> int:
+        """Pieces of consecutive steps."""
+        return int(np.count_nonzero(self.timeline.episode_step == 0))
+
+    def where(self, condition: str) -> OfflineDataset:
+        """Only the steps where a condition on an extra column holds: `"behaviour_iteration <= 20"`."""
+        match = re.fullmatch(r"\s*(\S+?)\s*(<=|>=|==|!=|<|>)\s*(\S+)\s*", condition)
+        if not match:
+            raise GxError(f"cannot read the condition {condition!r}; write it as: name <= number")
+        name, comparison, text = match.groups()
+        columns = {**self.timeline.extras, "reward": self.timeline.reward}
+        if name not in columns:
+            raise GxError(
+                f"{self.name}: no column {name!r} to select by; there are: {', '.join(sorted(columns))}"
+            )
+        try:
+            value = {"true": 1.0, "false": 0.0}.get(text.lower()) if text.isalpha() else float(text)
+        except ValueError:
+            value = None
+        if value is None:
+            raise GxError(f"cannot read {text!r} in the condition {condition!r} as a number, true or false")
+        return self.keep(np.asarray(_COMPARISONS[comparison](columns[name], value)))
+
+    def keep(self, wanted: Array) -> OfflineDataset:
+        """Only the steps where `wanted` [n] holds, in pieces that still end with an observation.
+
+        A piece that begins inside an episode brings a few rows before it along, which are no steps: its frame
+        stacks and previous action stay what they were. `extras["step_in_episode"]` says where it lay.
+        """
+        line = self.timeline
+        kept = wanted & line.is_step
+        if not kept.any():
+            raise GxError(f"{self.name}: no step is left; choose a wider condition")
+        border = np.diff(kept.astype(np.int8), prepend=0, append=0)
+        first, final = np.flatnonzero(border == 1), np.flatnonzero(border == -1)
+        start = first - np.minimum(line.episode_step[first], HISTORY_ROWS)
+        length = final - start + 1  # the row after the last step holds its next observation
+        episode_step = np.arange(length.sum()) - np.repeat(np.cumsum(length) - length, length)
+        index = np.repeat(start, length) + episode_step
+        columns = {name: column[index] for name, column in line.columns().items()}
+        columns["episode_step"] = episode_step.astype(np.int32)
+        columns["is_step"] = (index >= np.repeat(first, length)) & (index < np.repeat(final, length))
+        columns.setdefault("extras/step_in_episode", line.episode_step[index])
+        ends = np.cumsum(length) - 1
+        columns["truncated"][ends - 1] |= line.is_step[final]  # it went on in the file
+        for name in ("reward", "terminated", "truncated", "margin", "unsafe_event"):
+            columns[name][~columns["is_step"]] = 0
+        return replace(self, timeline=Timeline.from_columns(columns), folder=None)
+
+    def check_environment(self, env_id: str | None, observation_space: Any, action_space: Any) -> None:
+        """Raise unless this data can have come from that environment."""
+        if env_id and self.env_id and env_id != self.env_id:
+            raise GxError(
+                f"{self.name}: 'env_id' is {self.env_id}, not {env_id}; give the data of that environment"
+            )
+        here = self.timeline.observation
+        parts = dict(here) if isinstance(here, Mapping) else {"": here}
+        theirs = _leaves(observation_space)
+        if parts.keys() != theirs.keys():
+            raise GxError(
+                f"{self.name}: 'observations' has parts {sorted(parts)}, the environment {sorted(theirs)}"
+            )
+        for name, part in parts.items():
+            if part.shape[1:] != theirs[name].shape:
+                raise GxError(
+                    f"{self.name}: 'observations' {name} has shape {part.shape[1:]} in every row, "
+                    f"the environment {env_id or ''} gives {theirs[name].shape}; "
+                    "give the data of that environment"
+                )
+        shape = self.timeline.executed_action.shape[1:]
+        if shape != (action_space.shape or ()):
+            raise GxError(
+                f"{self.name}: 'actions' has shape {shape} in every row, the environment {env_id or ''} "
+                f"takes {action_space.shape or ()}; give the data of that environment"
+            )
+
+    def in_layout(self, layout: Layout) -> OfflineDataset:
+        """With the number types of another timeline (a ring's), so that the two can be mixed."""
+        columns, wanted = self.timeline.columns(), layout.columns()
+        for name in wanted.keys() | {name for name in columns if name.startswith("observation")}:
+            here, there = columns.get(name), wanted.get(name)
+            if here is None or there is None or here.shape[1:] != there.shape:
+                found = "absent" if here is None else here.shape[1:]
+                needed = "absent" if there is None else there.shape
+                raise GxError(
+                    f"{self.name}: {name!r} is {found} in every row, not {needed}; "
+                    "give the data of that environment"
+                )
+            columns[name] = here if here.dtype == there.base else here.astype(there.base)
+        # Safe sets computed from rounded states must not be kept as those of the file.
+        return replace(self, timeline=Timeline.from_columns(columns), folder=None)
+
+    def save(self, folder: Path) -> Path:
+        """Write the columns into a new folder that `load` opens at once."""
+        if folder.exists():
+            raise GxError(f"{folder}: exists already; name a new folder")
+        with cache.new_folder(folder) as writer:
+            columns = self.timeline.columns()
+            chunk = 1 << 16
+            for start in range(0, len(self.timeline), chunk):
+                writer.append({k: v[start : start + chunk] for k, v in columns.items()}, self.name)
+            facts = {name: getattr(self, name) for name in _FACTS}
+            writer.finish(_meta(self.actions, findings=list(self.findings), **facts))
+        return folder
+
+
+def load(
+    path: str | Path,
+    *,
+    format: str | None = None,
+    options: Mapping[str, Any] | None = None,
+    where: Sequence[str] = (),
+    actions: ActionRange | None = None,
+    clip_actions: bool = False,
+    time_limit_steps: int | None = None,
+    live_safe_sets: tuple[Callable[[Any], Array], str] | None = None,
+    strict: bool = True,
+    root: Path | None = None,
+    progress: bool | None = None,
+) -> OfflineDataset:
+    """Read a dataset in any known format; the second time it is opened from the cache.
+
+    `options` go to the reader of the format. `actions` is the range to check against where the file does not
+    say. `live_safe_sets` = (function of the live environment, fingerprint of its rules), for action logs.
+    """
+    path, root = Path(path), root or cache.cache_root()
+    if not path.exists():
+        raise GxError(f"{path}: no such file or folder; check the path")
+    if path.is_dir() and cache.is_dataset(path):
+        return _where(_open(path), where)
+    name = format or formats.detect(path)
+    options = dict(options or {})
+    choices = {
+        "content": cache.content_hash(path, root),
+        "format": name,
+        "options": options,
+        "actions": _range_as_json(actions),
+        "clip_actions": clip_actions,
+        "time_limit_steps": time_limit_steps,
+        "rules": live_safe_sets[1] if live_safe_sets else None,
+        "strict": strict,
+    }
+    folder = root / cache.key_of(choices)
+    if not cache.is_dataset(folder):
+        if live_safe_sets:
+            options["safe_set"] = live_safe_sets[0]
+        source = formats.read(path, name, options)
+        if live_safe_sets:
+            source.rules_fingerprint = live_safe_sets[1]
+        checks = Checks(
+            path, actions or source.actions, clip_actions, time_limit_steps, source.time_limit_steps, strict
+        )
+        _convert(source, checks, path, name, folder, progress)
+    return _where(replace(_open(folder), name=path.name), where)
+
+
+def _convert(
+    source: Source, checks: Checks, path: Path, name: str, folder: Path, progress: bool | None
+) -> None:
+    console = Console(stderr=True)
+    hidden = not console.is_terminal if progress is None else not progress
+    with (
+        cache.new_folder(folder) as writer,
+        Progress(console=console, transient=True, disable=hidden) as bar,
+    ):
+        task = bar.add_task(f"Reading {path.name}", total=source.total_steps)
+        knows_unsafe_events = False
+        for episode in source.episodes:
+            knows_unsafe_events |= episode.unsafe_events is not None
+            writer.append(
+                rows_of(checks(episode)), f"{episode.file or path}: episode at row {episode.first_row}"
+            )
+            bar.advance(task, episode.steps)
+        if not writer.rows:
+            raise GxError(f"{path}: no episode with a step in it; give a file with data")
+        writer.finish(
+            _meta(
+                checks.actions,
+                name=path.name,
+                format=name,
+                env_id=source.env_id,
+                rules_fingerprint=source.rules_fingerprint,
+                knows_unsafe_events=knows_unsafe_events,
+                findings=[*source.notes, *checks.close()],
+            )
+        )
+
+
+def rows_of(episode: Episode) -> dict[str, Array]:
+    """The rows of one episode in the columns of a timeline: `[lead_in + T + 1, ...]` each.
+
+    Columns the file does not know are left out; `_open` fills them in.
+    """
+    before, steps = episode.lead_in, episode.steps
+    rows = before + steps + 1
+
+    def padded(column: Array, dtype: Any = None) -> Array:
+        full = np.zeros((rows, *column.shape[1:]), dtype or column.dtype)
+        full[before : before + steps] = column
+        return full
+
+    last = np.zeros(steps, bool)
+    last[-1] = True
+    columns = {f"extras/{name}": padded(column) for name, column in episode.extras.items()}
+    if isinstance(episode.observations, dict):
+        columns |= {f"observation/{name}": part for name, part in episode.observations.items()}
+    else:
+        columns["observation"] = episode.observations
+    executed = padded(episode.actions)
+    if episode.actions.ndim == 1:
+        executed[:before] = UNKNOWN_ID
+    columns |= {
+        "is_step": padded(np.ones(steps, bool)),
+        "episode_step": np.arange(rows, dtype=np.int32),
+        "executed_action": executed,
+        "reward": padded(episode.rewards, np.float32),
+        "terminated": padded(last & episode.terminated),
+        "truncated": padded(last & episode.truncated),
+    }
+    if episode.proposed_actions is not None:
+        columns["proposed_action"] = padded(episode.proposed_actions, episode.actions.dtype)
+    if episode.margins is not None:
+        columns["margin"] = padded(episode.margins, np.float32)
+    if episode.unsafe_events is not None:
+        columns["unsafe_event"] = padded(episode.unsafe_events, bool)
+    if episode.safe_sets is not None:
+        codes = episode.safe_sets
+        columns["safe_set"] = np.concatenate([np.zeros((before, *codes.shape[1:]), codes.dtype), codes])
+    return columns
+
+
+def _open(folder: Path) -> OfflineDataset:
+    meta = cache.read_meta(folder)
+    columns = cache.open_columns(folder, meta)
+    rows = meta["rows"]
+    columns.setdefault("proposed_action", columns["executed_action"])
+    columns.setdefault("margin", np.full(rows, np.nan, np.float32))
+    columns.setdefault("unsafe_event", np.zeros(rows, bool))
+    columns.setdefault("safe_set", np.zeros((rows, 0), np.uint8))
+    facts = {name: meta[name] for name in _FACTS}
+    return OfflineDataset(
+        timeline=Timeline.from_columns(columns),
+        actions=_range_from_json(meta["actions"]),
+        findings=tuple(meta["findings"]),
+        folder=folder,
+        **facts,
+    )
+
+
+def _meta(actions: ActionRange | None, **facts: Any) -> dict[str, Any]:
+    return {**facts, "actions": _range_as_json(actions)}
+
+
+def _where(dataset: OfflineDataset, conditions: Sequence[str]) -> OfflineDataset:
+    for condition in conditions:
+        dataset = dataset.where(condition)
+    return dataset
+
+
+def _leaves(space: Any, name: str = "") -> dict[str, Any]:
+    """Parts of a space by flat name."""
+    if not isinstance(space, gymnasium.spaces.Dict):
+        return {name: space}
+    prefix = f"{name}/" if name else ""
+    return {key: leaf for part, sub in space.items() for key, leaf in _leaves(sub, f"{prefix}{part}").items()}
+
+
+def _range_as_json(actions: ActionRange | None) -> dict[str, Any] | None:
+    if actions is None:
+        return None
+    if actions.count is not None:
+        return {"count": actions.count}
+    return {"low": np.asarray(actions.low).tolist(), "high": np.asarray(actions.high).tolist()}
+
+
+def _range_from_json(value: dict[str, Any] | None) -> ActionRange | None:
+    if value is None:
+        return None
+    if "count" in value:
+        return ActionRange(count=value["count"])
+    return ActionRange(low=np.asarray(value["low"]), high=np.asarray(value["high"]))

@@ -1,0 +1,108 @@
+"""What every reader hands over: episodes, one at a time, and a few facts about where they came from."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+
+from rlpd_gx.errors import GxError
+from rlpd_gx.types import Array
+
+Observations = Array | dict[str, Array]
+
+
+@dataclass
+class Episode:
+    """T steps and the T + 1 observations around them.
+
+    `lead_in` counts frames before the first step that exist only so that its frame stack can be rebuilt:
+    `observations` then holds `[lead_in + T + 1, ...]`. `safe_sets` is `[T + 1, width]`, the rest `[T, ...]`.
+    """
+
+    observations: Observations
+    actions: Array
+    rewards: Array
+    terminated: bool
+    truncated: bool
+    first_row: int = 0  # of this episode in its file, so that an error can name the row
+    file: Path | None = None  # where the source has several
+    lead_in: int = 0
+    proposed_actions: Array | None = None
+    margins: Array | None = None
+    unsafe_events: Array | None = None
+    safe_sets: Array | None = None
+    extras: dict[str, Array] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.actions = _action_column(self.actions)
+        if self.proposed_actions is not None:
+            self.proposed_actions = _action_column(self.proposed_actions)
+
+    @property
+    def steps(self) -> int:
+        """T."""
+        return len(self.rewards)
+
+
+@dataclass(frozen=True)
+class ActionRange:
+    """The actions an environment takes: `low` and `high` per component, or ids below `count`."""
+
+    low: Array | None = None
+    high: Array | None = None
+    count: int | None = None
+
+    @classmethod
+    def of_space(cls, space: Any) -> "ActionRange | None":
+        """From a Gymnasium Box or Discrete space; None for any other."""
+        if isinstance(space, gymnasium.spaces.Box):
+            return cls(low=np.asarray(space.low), high=np.asarray(space.high))
+        if isinstance(space, gymnasium.spaces.Discrete) and space.start == 0:
+            return cls(count=int(space.n))
+        return None
+
+
+@dataclass
+class Source:
+    """A file opened by its reader. `episodes` is read once; `notes` may grow while it is."""
+
+    episodes: Iterator[Episode]
+    env_id: str | None = None
+    total_steps: int | None = None
+    actions: ActionRange | None = None
+    time_limit_steps: int | None = None
+    rules_fingerprint: str | None = None
+    notes: list[str] = field(default_factory=list)
+
+
+def problem(file: Path, field_name: str, row: int | str | None, what: str, remedy: str) -> GxError:
+    """One sentence: which file, field and row, what is wrong there, what to do."""
+    place = f"{field_name!r}" if row is None else f"{field_name!r}, row {row}"
+    return GxError(f"{file}: {place}: {what}; {remedy}")
+
+
+def pickled(file: Path) -> GxError:
+    """The refusal of pickled data, with the way out."""
+    return GxError(
+        f"{file}: holds pickled Python objects, and opening a pickle runs whatever code it contains, so it "
+        "is refused; in the program that made it, save plain arrays instead: "
+        "numpy.savez(file, observations=..., actions=..., rewards=..., terminals=..., timeouts=...)"
+    )
+
+
+def _action_column(actions: Array) -> Array:
+    """Ids as int64 [T], numbers as [T, d]."""
+    if actions.dtype.kind in "iu" and actions.size == len(actions):
+        return actions.reshape(len(actions)).astype(np.int64)
+    return actions if actions.ndim > 1 else actions[:, None]
+
+
+def first_bytes(path: Path, count: int) -> bytes:
+    """The first bytes of a file, empty for a folder: formats are told apart by them, not by names."""
+    if not path.is_file():
+        return b""
+    with path.open("rb") as file:
+        return file.read(count)

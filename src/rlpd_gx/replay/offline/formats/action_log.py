@@ -1,0 +1,183 @@
+"""Action logs of a deterministic emulator: gzipped JSON of seeds and actions, replayed in the ALE.
+
+`{"env_id", "kwargs", "episodes": [{"seed", "ale_actions", "rewards", "lives", "terminated", "truncated"}]}`;
+`ale_actions` are ALE ids, `lives` has one entry more than there are steps. Replaying restores what was seen,
+and every reward and life must come out as recorded.
+"""
+
+import gzip
+import json
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from rlpd_gx.errors import GxError, missing_extra
+from rlpd_gx.replay.offline.episode import ActionRange, Episode, Source, first_bytes, problem
+from rlpd_gx.types import Array
+
+DESCRIPTION = "gzipped JSON log of Atari actions"
+FIELDS = ("seed", "ale_actions", "rewards", "lives", "terminated", "truncated")
+OBSERVATIONS = ("ram", "pixels", "both")
+
+
+def recognises(path: Path) -> bool:
+    """JSON, gzipped or not, that starts with an object."""
+    try:
+        if first_bytes(path, 2) == b"\x1f\x8b":
+            with gzip.open(path) as file:
+                return file.read(1) == b"{"
+        return first_bytes(path, 1) == b"{"
+    except (OSError, EOFError, zlib.error):
+        return path.name.endswith(".json.gz")  # damaged: let `read` say so
+
+
+def read(path: Path, observation: str = "ram", safe_set: Callable[[Any], Array] | None = None) -> Source:
+    """Replay; `observation` is `ram` [128], `pixels` [84, 84] grey, or `both` as a dict.
+
+    `safe_set(env)` is asked for the code of the safe set at each observation, with the live environment.
+    """
+    try:
+        import ale_py
+        import gymnasium
+    except ImportError:
+        raise missing_extra("ale-py", "atari") from None
+    if observation not in OBSERVATIONS:
+        raise GxError(f"observation is {observation!r}, but it must be one of: {', '.join(OBSERVATIONS)}")
+    log = _load(path)
+    gymnasium.register_envs(ale_py)
+    ale_py.ALEInterface.setLoggerMode(ale_py.LoggerMode.Error)
+    try:
+        env = gymnasium.make(log["env_id"], **log["kwargs"])
+    except (gymnasium.error.Error, TypeError) as error:
+        raise problem(path, "env_id", None, f"cannot be made ({error})", "fix env_id and kwargs") from None
+    count = int(env.action_space.n)  # type: ignore[attr-defined]
+    replay = _Replay(path, env, int(log["kwargs"]["frameskip"]), observation, safe_set)
+    return Source(
+        episodes=(replay.episode(index, record) for index, record in enumerate(log["episodes"])),
+        env_id=log["env_id"],
+        total_steps=sum(len(record["ale_actions"]) for record in log["episodes"]),
+        actions=ActionRange(count=count),
+    )
+
+
+class _Replay:
+    """One emulator that plays the episodes again and compares."""
+
+    def __init__(
+        self,
+        path: Path,
+        env: Any,
+        frameskip: int,
+        observation: str,
+        safe_set: Callable[[Any], Array] | None,
+    ) -> None:
+        self.path, self.env, self.frameskip = path, env, frameskip
+        self.observation, self.safe_set = observation, safe_set
+        self.index_of = {action.value: index for index, action in enumerate(env.unwrapped._action_set)}
+
+    def episode(self, number: int, record: dict[str, Any]) -> Episode:
+        ale = self.env.unwrapped.ale
+        actions = record["ale_actions"]
+        self.env.reset(seed=int(record["seed"]))
+        self._compare(number, 0, "lives", ale.lives(), record["lives"][0])
+        observations = [self._observe(ale, ale.getScreenGrayscale())]
+        codes = [self.safe_set(self.env)] if self.safe_set else []
+        for step, ale_id in enumerate(actions):
+            if ale_id not in self.index_of:
+                raise self._differs(number, step, "ale_actions", f"{ale_id} is no action of this environment")
+            if ale.game_over():
+                raise self._differs(number, step, "ale_actions", "the game was over before this step")
+            action = self.env.unwrapped._action_set[self.index_of[ale_id]]
+            reward, before_last = 0.0, None
+            for frame in range(self.frameskip):
+                if frame == self.frameskip - 1 and self.observation != "ram":
+                    before_last = ale.getScreenGrayscale()
+                reward += ale.act(action)
+            self._compare(number, step, "rewards", reward, record["rewards"][step])
+            self._compare(number, step, "lives", ale.lives(), record["lives"][step + 1])
+            observations.append(self._observe(ale, before_last))
+            if self.safe_set:
+                codes.append(self.safe_set(self.env))
+        terminated = bool(ale.game_over(with_truncation=False))
+        self._compare(number, len(actions) - 1, "terminated", terminated, bool(record["terminated"]))
+        lives = np.asarray(record["lives"])
+        rewards = np.asarray(record["rewards"], np.float32)
+        return Episode(
+            observations=self._stacked(observations),
+            actions=np.array([self.index_of[ale_id] for ale_id in actions]),
+            rewards=rewards,
+            terminated=terminated,
+            truncated=bool(record["truncated"]) or not terminated,
+            # A game without a lives counter shows its losses as negative rewards.
+            unsafe_events=np.diff(lives) < 0 if lives.any() else rewards < 0,
+            safe_sets=np.stack(codes) if codes else None,
+            extras={"lives": lives[1:], "episode": np.full(len(actions), number)},
+        )
+
+    def _observe(self, ale: Any, before_last: Array | None) -> dict[str, Array]:
+        parts: dict[str, Array] = {}
+        if self.observation != "pixels":
+            parts["ram"] = ale.getRAM()
+        if self.observation != "ram":
+            parts["pixels"] = grey84(ale.getScreenGrayscale(), before_last)
+        return parts
+
+    def _stacked(self, observations: list[dict[str, Array]]) -> Array | dict[str, Array]:
+        columns = {name: np.stack([each[name] for each in observations]) for name in observations[0]}
+        return columns if self.observation == "both" else columns[self.observation]
+
+    def _compare(self, number: int, step: int, field: str, replayed: float, recorded: float) -> None:
+        if replayed != recorded:
+            raise self._differs(number, step, field, f"{recorded} was recorded, the replay gives {replayed}")
+
+    def _differs(self, number: int, step: int, field: str, what: str) -> GxError:
+        return GxError(
+            f"{self.path}: {field!r}, episode {number}, step {step}: {what}; the log is damaged or was made "
+            "with another emulator, ROM or setting, so it cannot be used"
+        )
+
+
+def grey84(screen: Array, before: Array | None) -> Array:
+    """[84, 84] uint8: the brighter of the last two frames (sprites flicker), averaged over areas."""
+    try:
+        from PIL import Image
+    except ImportError:
+        raise missing_extra("pillow", "data") from None
+    if before is not None:
+        screen = np.maximum(screen, before)
+    return np.asarray(Image.fromarray(screen).resize((84, 84), Image.Resampling.BOX))
+
+
+def _load(path: Path) -> dict[str, Any]:
+    again = "copy or download it again"
+    try:
+        raw = path.read_bytes()
+        log = json.loads(gzip.decompress(raw) if raw[:2] == b"\x1f\x8b" else raw)
+    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+        raise GxError(f"{path}: the gzip stream is cut short or damaged ({error}); {again}") from None
+    except ValueError as error:
+        raise GxError(f"{path}: not JSON ({error}); {again}") from None
+    for field in ("env_id", "kwargs", "episodes"):
+        if field not in log:
+            raise problem(path, field, None, "is missing", "give a log with env_id, kwargs and episodes")
+    if not str(log["env_id"]).startswith("ALE/"):  # an id like module:name would import what a file names
+        raise problem(path, "env_id", None, f"is {log['env_id']!r}", "only ALE/... games can be replayed")
+    if not isinstance(log["kwargs"].get("frameskip"), int):
+        raise problem(
+            path, "kwargs", None, "has no fixed frameskip", "only a deterministic log can be replayed"
+        )
+    for number, episode in enumerate(log["episodes"]):
+        where = f"episode {number}"
+        for field in FIELDS:
+            if field not in episode:
+                raise problem(path, field, where, "is missing", again)
+        steps = len(episode["ale_actions"])
+        if not steps:
+            raise problem(path, "ale_actions", where, "has no steps", "leave the episode out")
+        for field, expected in (("rewards", steps), ("lives", steps + 1)):
+            if len(episode[field]) != expected:
+                raise problem(path, field, where, f"has {len(episode[field])} entries, not {expected}", again)
+    return dict(log)

@@ -1,0 +1,302 @@
+"""Recording: episodes of any Gymnasium environment, written as a Minari dataset or as an action log."""
+
+import gzip
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Protocol
+
+import gymnasium
+import numpy as np
+
+from rlpd_gx.errors import GxError, missing_extra
+from rlpd_gx.replay.offline.episode import Episode
+from rlpd_gx.replay.offline.formats import minari as minari_format
+from rlpd_gx.types import Array
+
+EMPTY_EPISODES = 10  # in a row, before giving up
+
+
+class Sink(Protocol):
+    """Where finished episodes go."""
+
+    def add(self, episode: Episode, start: Mapping[str, Any]) -> None:
+        """One finished episode; `start` has the `seed` of its reset and the `lives` it began with."""
+
+    def close(self) -> None:
+        """All episodes are there: give the file or folder its name."""
+
+    def discard(self) -> None:
+        """Leave nothing behind."""
+
+
+class Recorder(gymnasium.Wrapper[Any, Any, Any, Any]):
+    """Hands every episode to a sink. Each reset is seeded (`seed`, `seed + 1`, ...), so it can be repeated.
+
+    A guarded environment below reports its verdict in `info["guardian"]`; then the executed action is
+    recorded beside the proposed one. `unsafe_event(observation, reward, terminated, truncated, info)` tells
+    what the rules exist to prevent; without it, a life lost counts where the game counts lives.
+    """
+
+    def __init__(
+        self,
+        env: gymnasium.Env[Any, Any],
+        sink: Sink,
+        seed: int,
+        unsafe_event: Callable[..., bool] | None = None,
+    ) -> None:
+        super().__init__(env)
+        self.sink = sink
+        self.unsafe_event = unsafe_event
+        self.next_seed = seed
+        self.episodes = self.steps = 0
+        self._rows: list[dict[str, Any]] = []
+        self._observations: list[Any] = []
+        self._start: dict[str, Any] = {}
+        self._lives = 0
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, Any]:
+        """A new episode; one that was not finished is recorded as cut."""
+        self.finish()
+        observation, info = self.env.reset(seed=self.next_seed, options=options)
+        self._start = {"seed": self.next_seed, "lives": info.get("lives")}
+        self.next_seed += 1
+        self._observations = [_copy(observation)]
+        self._lives = info.get("lives") or 0
+        return observation, info
+
+    def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
+        """One step, recorded."""
+        outcome = observation, reward, terminated, truncated, info = self.env.step(action)
+        if "guardian_stop" in info:  # nothing was executed, so there is no step to record
+            self.finish()
+            return outcome
+        verdict = info.get("guardian")
+        row = {
+            "guarded": verdict is not None,
+            "proposed_action": np.array(action if verdict is None else verdict.proposed),
+            "action": np.array(action if verdict is None else verdict.action),
+            "margin": np.nan if verdict is None else _executed_margin(verdict),
+            "reward": float(reward),
+            "terminated": bool(terminated),
+            "truncated": bool(truncated),
+            "extras": {
+                name: value for name, value in info.items() if np.isscalar(value) and _is_number(value)
+            },
+        }
+        if self.unsafe_event is not None:
+            row["unsafe_event"] = bool(self.unsafe_event(*outcome))
+        elif self._start["lives"]:  # 0 from the start: a game without a counter
+            row["unsafe_event"] = info["lives"] < self._lives
+            self._lives = info["lives"]
+        self._rows.append(row)
+        self._observations.append(_copy(observation))
+        self.steps += 1
+        if terminated or truncated:
+            self.finish()
+        return outcome
+
+    def finish(self) -> None:
+        """Hand over the episode so far; cut, if the environment did not end it."""
+        rows, self._rows = self._rows, []
+        if not rows:
+            return
+
+        def column(name: str) -> Array:
+            return np.array([row[name] for row in rows])
+
+        guarded = bool(column("guarded").all())
+        self.sink.add(
+            Episode(
+                observations=_stack(self._observations),
+                actions=column("action"),
+                rewards=column("reward"),
+                terminated=rows[-1]["terminated"],
+                truncated=rows[-1]["truncated"] or not rows[-1]["terminated"],
+                proposed_actions=column("proposed_action") if guarded else None,
+                margins=column("margin") if guarded else None,
+                unsafe_events=column("unsafe_event") if "unsafe_event" in rows[0] else None,
+                extras={
+                    name: np.array([row["extras"][name] for row in rows])
+                    for name in rows[0]["extras"]
+                    if all(name in row["extras"] for row in rows)
+                },
+            ),
+            self._start,
+        )
+        self.episodes += 1
+
+
+def roll_out(
+    recorder: Recorder,
+    policy: Callable[[Any], Any],
+    generator: np.random.Generator,
+    *,
+    epsilons: tuple[float, ...] = (0.0,),
+    episodes: int | None = None,
+    steps: int | None = None,
+) -> None:
+    """Play until enough was recorded. Episode k acts at random with chance `epsilons[k % len]` a step."""
+    space = recorder.action_space
+    space.seed(int(generator.integers(2**31)))
+    empty = 0
+    while not (recorder.steps >= (steps or np.inf) or recorder.episodes >= (episodes or np.inf)):
+        epsilon, steps_before = epsilons[recorder.episodes % len(epsilons)], recorder.steps
+        observation, _ = recorder.reset()
+        over = False
+        while not over:
+            action = space.sample() if generator.random() < epsilon else policy(observation)
+            observation, _, terminated, truncated, _ = recorder.step(action)
+            over = terminated or truncated or recorder.steps >= (steps or np.inf)
+        recorder.finish()
+        empty = empty + 1 if recorder.steps == steps_before else 0
+        if empty == EMPTY_EPISODES:
+            raise GxError(
+                f"{empty} episodes in a row ended before their first step: the Guardian lets nothing be "
+                "executed there; check that the rules can read the state"
+            )
+
+
+class MinariSink:
+    """Writes a Minari dataset folder, frames without loss, episode by episode."""
+
+    def __init__(self, folder: Path, env: gymnasium.Env[Any, Any], facts: Mapping[str, Any]) -> None:
+        try:
+            import minari
+            from minari.dataset.minari_storage import MinariStorage
+        except ImportError:
+            raise missing_extra("minari", "minari") from None
+        self.folder = _free(folder)
+        self._hidden = Path(tempfile.mkdtemp(prefix=".partial-", dir=self.folder.parent))
+        self._storage = MinariStorage.new(
+            self._hidden / "data",
+            observation_space=env.observation_space,
+            action_space=env.action_space,
+            env_spec=env.unwrapped.spec,  # a guard around it cannot be written down
+            jpeg_encoding=False,
+        )
+        self._storage.update_metadata(
+            {"dataset_id": f"{folder.name}-v0", "minari_version": minari.__version__, **facts}
+        )
+
+    def add(self, episode: Episode, start: Mapping[str, Any]) -> None:
+        """See `Sink`."""
+        from minari.data_collector import EpisodeBuffer
+
+        infos = dict(episode.extras)
+        for name, column in (
+            (minari_format.PROPOSED, episode.proposed_actions),
+            (minari_format.MARGIN, episode.margins),
+            (minari_format.UNSAFE, episode.unsafe_events),
+        ):
+            if column is not None:
+                infos[name] = column
+        ended = np.zeros(episode.steps, bool)
+        ended[-1] = True
+        self._storage.update_episodes(
+            [
+                EpisodeBuffer(
+                    seed=start["seed"],
+                    observations=episode.observations,
+                    actions=episode.actions,
+                    rewards=episode.rewards,
+                    terminations=ended & episode.terminated,
+                    truncations=ended & episode.truncated,
+                    # Minari's infos begin with the one of the reset, which knows nothing of a step.
+                    infos={
+                        name: np.concatenate([np.zeros_like(column[:1]), column])
+                        for name, column in infos.items()
+                    },
+                )
+            ]
+        )
+
+    def close(self) -> None:
+        """See `Sink`."""
+        self._hidden.chmod(0o755)
+        self._hidden.rename(self.folder)
+
+    def discard(self) -> None:
+        """See `Sink`."""
+        shutil.rmtree(self._hidden, ignore_errors=True)
+
+
+class ActionLogSink:
+    """Writes seeds, ALE actions, rewards and lives: kilobytes from which everything can be replayed."""
+
+    def __init__(self, file: Path, env: gymnasium.Env[Any, Any], facts: Mapping[str, Any]) -> None:
+        emulator: Any = env.unwrapped
+        if not hasattr(emulator, "ale"):
+            raise GxError("an action log needs an Atari environment (ALE/...); choose --format minari")
+        spec = emulator.spec
+        kwargs = {name: value for name, value in spec.kwargs.items() if name not in ("game", "obs_type")}
+        if kwargs.get("repeat_action_probability") != 0 or not isinstance(kwargs.get("frameskip"), int):
+            raise GxError(
+                "an action log needs a deterministic environment; "
+                "use --env-kwargs with repeat_action_probability 0 and one frameskip"
+            )
+        self.file = _free(file)
+        self._ids = [action.value for action in emulator._action_set]
+        self._log: dict[str, Any] = {"env_id": spec.id, "kwargs": kwargs, **facts, "episodes": []}
+
+    def add(self, episode: Episode, start: Mapping[str, Any]) -> None:
+        """See `Sink`."""
+        self._log["episodes"].append(
+            {
+                "seed": start["seed"],
+                "ale_actions": [self._ids[action] for action in episode.actions.tolist()],
+                "rewards": episode.rewards.tolist(),
+                "lives": [start["lives"], *episode.extras["lives"].tolist()],
+                "terminated": episode.terminated,
+                "truncated": episode.truncated,
+            }
+        )
+
+    def close(self) -> None:
+        """See `Sink`."""
+        hidden = self.file.with_name(f".partial-{self.file.name}")
+        with hidden.open("wb") as stream:
+            stream.write(gzip.compress(json.dumps(self._log).encode(), mtime=0))
+            stream.flush()
+            os.fsync(stream.fileno())
+        hidden.rename(self.file)
+
+    def discard(self) -> None:
+        """See `Sink`."""
+
+
+def _executed_margin(verdict: Any) -> float:
+    """The smallest margin at the executed action; a verdict holds those at the proposed one."""
+    if verdict.status == "fallback":
+        return np.nan
+    if verdict.status == "projected" and not np.array_equal(verdict.proposed, verdict.action):
+        return 0.0  # a projection lands on the boundary
+    # Allowed, let through by a monitor, or inevitable: then at least the sign is right.
+    return float(min(verdict.margins.values(), default=np.nan))
+
+
+def _free(path: Path) -> Path:
+    if path.exists():
+        raise GxError(f"{path}: exists already; name a new one")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    return path.absolute()  # Minari mistakes its own files under a relative path
+
+
+def _copy(observation: Any) -> Any:
+    """Environments may reuse their arrays."""
+    if isinstance(observation, Mapping):
+        return {name: _copy(part) for name, part in observation.items()}
+    return np.array(observation)
+
+
+def _stack(observations: list[Any]) -> Any:
+    if isinstance(observations[0], dict):
+        return {name: _stack([each[name] for each in observations]) for name in observations[0]}
+    return np.stack(observations)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, bool | int | float | np.number | np.bool_)

@@ -1,0 +1,229 @@
+"""`rlpd-gx collect`: what it writes is what was played."""
+
+import gzip
+import json
+
+import gymnasium
+import numpy as np
+import pytest
+
+import rlpd_gx as gx
+from rlpd_gx.replay.offline import load, with_safe_sets
+
+
+def push(observation):
+    return 1
+
+
+def lean_left(observation):
+    """A policy for CartPole."""
+    return int(observation[2] > 0)
+
+
+@pytest.fixture(autouse=True)
+def this_module_is_importable(monkeypatch):
+    import sys
+
+    monkeypatch.setitem(sys.modules, "my_policies", sys.modules[__name__])
+
+
+def test_random_episodes_are_repeatable(command, tmp_path):
+    for name in ("a", "b"):
+        where = ("--env", "CartPole-v1", "--out", tmp_path / name)
+        code, out, _ = command("collect", *where, "--episodes", 3, "--seed", 7)
+        assert code == 0
+        assert "in 3 episodes" in out
+    first, second = load(tmp_path / "a"), load(tmp_path / "b")
+    assert first.env_id == "CartPole-v1"
+    assert (first.timeline.observation == second.timeline.observation).all()
+    assert (first.timeline.executed_action == second.timeline.executed_action).all()
+    assert len(np.unique(first.timeline.executed_action[first.timeline.is_step])) == 2
+    # Another seed, another course; and the recorded start is the one that seed gives.
+    env = gymnasium.make("CartPole-v1")
+    starts = first.timeline.observation[first.timeline.episode_step == 0]
+    assert (starts == [env.reset(seed=7 + k)[0] for k in range(3)]).all()
+
+
+def test_the_dataset_is_one_minari_opens(command, tmp_path):
+    import minari
+
+    command("collect", "--env", "Pendulum-v1", "--out", tmp_path / "pendulum", "--steps", 250)
+    dataset = minari.MinariDataset(tmp_path / "pendulum" / "data")
+    assert (dataset.total_steps, dataset.total_episodes) == (250, 2)
+    assert dataset.env_spec.id == "Pendulum-v1"
+    data = load(tmp_path / "pendulum")
+    assert np.flatnonzero(data.timeline.truncated).tolist() == [199, 250]  # its limit, and ours
+
+
+def test_a_function_and_epsilons_that_take_turns(command, tmp_path):
+    options = ("--policy", "my_policies:lean_left", "--epsilon", 0, "--epsilon", 1, "--episodes", 4)
+    assert command("collect", "--env", "CartPole-v1", "--out", tmp_path / "mixed", *options)[0] == 0
+    line = load(tmp_path / "mixed").timeline
+    follows = line.executed_action == (line.observation[:, 2] > 0)
+    episode = np.cumsum(line.episode_step == 0) - 1
+    shares = [follows[line.is_step & (episode == k)].mean() for k in range(4)]
+    assert (shares[0], shares[2]) == (1, 1)
+    assert max(shares[1], shares[3]) < 1
+
+
+def test_an_sb3_model_acts(command, tmp_path):
+    from stable_baselines3 import PPO
+
+    PPO("MlpPolicy", "CartPole-v1", n_steps=16, batch_size=16, device="cpu").save(tmp_path / "model.zip")
+    options = ("--policy", tmp_path / "model.zip", "--steps", 30)
+    assert command("collect", "--env", "CartPole-v1", "--out", tmp_path / "played", *options)[0] == 0
+    assert load(tmp_path / "played").steps == 30
+
+
+def test_what_a_learner_saw(command, tmp_path):
+    code, out, _ = command(
+        "collect", "--env", "CartPole-v1", "--out", tmp_path / "seen", "--policy", "learn:DQN", "--steps", 60
+    )
+    assert code == 0
+    assert out.startswith("60 steps")
+    assert load(tmp_path / "seen").steps == 60
+
+
+def test_an_action_log_replays(command, tmp_path):
+    log = tmp_path / "breakout.json.gz"
+    kwargs = ("--env-kwargs", '{"obs_type": "ram"}')
+    options = ("--format", "action-log", "--steps", 250, *kwargs)
+    assert command("collect", "--env", "ALE/Breakout-v5", "--out", log, *options)[0] == 0
+    written = json.loads(gzip.decompress(log.read_bytes()))
+    assert written["kwargs"]["repeat_action_probability"] == 0
+    assert min(min(episode["lives"]) for episode in written["episodes"]) < 5
+    data = load(log)  # every reward and life is compared
+    assert data.steps == 250
+    options = ("--steps", 250, *kwargs)
+    assert command("collect", "--env", "ALE/Breakout-v5", "--out", tmp_path / "frames", *options)[0] == 0
+    played = load(tmp_path / "frames")
+    assert (played.timeline.observation == data.timeline.observation).all()
+    assert (played.timeline.unsafe_event == data.timeline.unsafe_event).all()
+    assert played.timeline.unsafe_event.any()
+
+
+@gx.bounds_rule
+def half_torque(state):
+    """A rule for Pendulum-v1."""
+    return np.array([-1.0]), np.array([1.0])
+
+
+def unsafe_event(observation, reward, terminated, truncated, info):
+    return observation[0] < 0  # hanging down
+
+
+def test_a_guarded_environment_leaves_both_actions(command, tmp_path):
+    options = ("--rules", "my_policies:half_torque", "--steps", 250)
+    assert command("collect", "--env", "Pendulum-v1", "--out", tmp_path / "guarded", *options)[0] == 0
+    data = load(tmp_path / "guarded")
+    line, at = data.timeline, data.timeline.is_step
+    assert np.abs(line.proposed_action[at]).max() > 1.5
+    assert (line.executed_action[at] == np.clip(line.proposed_action[at], -1, 1)).all()
+    inside = at & (np.abs(line.proposed_action[:, 0]) < 1)
+    assert np.allclose(line.margin[inside], 1 - np.abs(line.executed_action[inside, 0]), atol=1e-6)
+    assert (line.margin[at & ~inside] == 0).all()  # moved to the boundary
+    after = np.flatnonzero(at) + 1
+    assert (line.unsafe_event[at] == (line.observation[after, 0] < 0)).all()
+
+
+@gx.bounds_rule(batched=True, needs=("previous_action",))
+def slow_torque(states, previous_action):
+    """A rule for Pendulum-v1: the torque may change by 0.5 a step."""
+    return previous_action - 0.5, previous_action + 0.5
+
+
+def test_the_guardian_and_the_stored_states_agree_on_safe_sets(command, tmp_path):
+    """What offline rows get from their stored context is what the Guardian saw when they were made."""
+    options = ("--rules", "my_policies:slow_torque", "--steps", 250)
+    with pytest.warns(UserWarning, match="previous action"):
+        assert command("collect", "--env", "Pendulum-v1", "--out", tmp_path / "slow", *options)[0] == 0
+    data = load(tmp_path / "slow")
+    guardian = gx.Guardian(gymnasium.make("Pendulum-v1").action_space, slow_torque)
+
+    def encode(states, context):
+        seen = gx.Context(context["previous_action"], context["episode_step"])
+        return guardian.safe_sets(states, context=seen).encode()
+
+    data = with_safe_sets(data, encode, guardian.fingerprint)
+    line = data.timeline
+    spec = guardian.safe_sets(line.observation[:1], context=gx.Context(np.zeros((1, 1)))).spec
+    sets = gx.decode(line.safe_set, spec)
+    at = np.flatnonzero(line.is_step)
+    assert sets[at].contains(line.executed_action[at]).all()
+    moved = at[(line.proposed_action[at] != line.executed_action[at])[:, 0]]
+    assert len(moved) > 50
+    assert not sets[moved].contains(line.proposed_action[moved]).any()
+    pieces = with_safe_sets(data.where("reward > -3"), encode, "computed from pieces").timeline
+    assert (pieces.is_step & (pieces.episode_step > 0)).any()
+    cut = np.flatnonzero(pieces.is_step)
+    assert gx.decode(pieces.safe_set, spec)[cut].contains(pieces.executed_action[cut]).all()
+
+
+@gx.mask_rule
+def sensor(state):
+    """A rule for CartPole-v1 that cannot be asked beyond an angle."""
+    if abs(state[2]) > 0.1:
+        raise RuntimeError("the sensor is broken")
+    return np.array([True, True])
+
+
+@gx.mask_rule
+def never(state):
+    raise RuntimeError("no answer")
+
+
+def test_a_step_that_the_guardian_refused_is_not_recorded(command, tmp_path):
+    options = ("--rules", "my_policies:sensor", "--policy", "my_policies:push", "--episodes", 3)
+    assert command("collect", "--env", "CartPole-v1", "--out", tmp_path / "stopped", *options)[0] == 0
+    line = load(tmp_path / "stopped").timeline
+    line.check_episodes()
+    assert np.count_nonzero(line.truncated) == 3
+    # Every recorded step began where the rule could still be asked, and the last one led where it could not.
+    assert (np.abs(line.observation[line.is_step, 2]) <= 0.1).all()
+    assert (np.abs(line.observation[~line.is_step, 2]) > 0.1).all()
+    options = ("--rules", "my_policies:never", "--episodes", 3)
+    code, _, err = command("collect", "--env", "CartPole-v1", "--out", tmp_path / "empty", *options)
+    assert code == 2
+    assert "lets nothing be executed" in err
+    assert not (tmp_path / "empty").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (("CartPole-v1",), "--episodes or --steps"),
+        (("Nowhere-v0", "--steps", 5), "--env Nowhere-v0"),
+        (("CartPole-v1", "--steps", 5, "--policy", "."), "saved runs cannot act yet"),
+        (("CartPole-v1", "--steps", 5, "--policy", "genius"), "not 'genius'"),
+        (("CartPole-v1", "--steps", 5, "--policy", "my_policies:nothing"), "has no 'nothing'"),
+        (("CartPole-v1", "--steps", 5, "--policy", "absent.zip"), "there is no file absent.zip"),
+        (("CartPole-v1", "--episodes", 5, "--policy", "learn:DQN"), "--steps"),
+        (("CartPole-v1", "--steps", 5, "--policy", "learn:MAGIC"), "learn:MAGIC is not known"),
+        (("CartPole-v1", "--steps", 5, "--format", "action-log"), "needs an Atari environment"),
+        (("CartPole-v1", "--steps", 5, "--env-kwargs", "[1]"), "JSON object"),
+        (("CartPole-v1", "--steps", 5, "--env-kwargs", '{"bogus": 1}'), "does not fit CartPole-v1"),
+        (("CartPole-v1", "--steps", 5, "--rules", "nowhere:rules"), "there is no module 'nowhere'"),
+        (
+            (
+                *("ALE/Pong-v5", "--steps", 5, "--format", "action-log"),
+                *("--env-kwargs", '{"repeat_action_probability": 0.25}'),
+            ),
+            "deterministic",
+        ),
+    ],
+)
+def test_mistakes_get_one_sentence_and_leave_nothing(command, tmp_path, arguments, sentence):
+    (tmp_path / "here").mkdir()
+    code, _, err = command(
+        "collect", "--env", arguments[0], "--out", tmp_path / "here" / "out", *arguments[1:]
+    )
+    assert code == 2
+    assert sentence in err
+    assert list((tmp_path / "here").iterdir()) == []
+
+
+def test_nothing_is_overwritten(command, tmp_path):
+    (tmp_path / "out").mkdir()
+    code, _, err = command("collect", "--env", "CartPole-v1", "--out", tmp_path / "out", "--steps", 5)
+    assert code == 2
+    assert "exists already" in err

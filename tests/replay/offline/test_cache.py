@@ -1,0 +1,149 @@
+"""The cache: quick the second time, keyed by content and choices, never half written; the registry."""
+
+import os
+import time
+
+import numpy as np
+import pytest
+
+from rlpd_gx.errors import GxError
+from rlpd_gx.replay.offline import cache, dataset, formats, load
+
+
+def write(path, steps=5, **change):
+    columns = {
+        "observations": np.arange(steps, dtype=np.float32)[:, None],
+        "actions": np.zeros((steps, 1), np.float32),
+        "rewards": np.arange(steps, dtype=np.float32),
+        "terminals": np.arange(steps) == steps - 1,
+    }
+    np.savez(path, **{**columns, **change})
+    return path
+
+
+def folders(root):
+    return sorted(entry.name for entry in root.iterdir() if entry.name != "hashes")
+
+
+def test_the_second_load_reads_nothing_of_the_source(tmp_path, cache_root, monkeypatch):
+    path = write(tmp_path / "a.npz", steps=50_000)
+    first = load(path)
+    monkeypatch.setattr(formats, "read", None)  # would fail if it were asked again
+    start = time.perf_counter()
+    second = load(path)
+    assert time.perf_counter() - start < 0.2
+    for name, column in first.timeline.columns().items():
+        assert np.array_equal(column, second.timeline.columns()[name], equal_nan=name == "margin")
+    assert not second.timeline.observation.flags.owndata  # mapped, not read
+    assert not second.timeline.observation.flags.writeable
+    assert len(folders(cache_root)) == 1
+
+
+def test_a_long_conversion_shows_its_progress(tmp_path, monkeypatch, capsys):
+    path = write(tmp_path / "a.npz", terminals=np.ones(5, bool))
+    load(path, root=tmp_path / "quiet")
+    assert capsys.readouterr().err == ""  # no terminal, no bar
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    load(path, root=tmp_path / "loud")
+    assert "Reading a.npz" in capsys.readouterr().err
+
+
+def test_content_and_choices_are_the_key(tmp_path, cache_root):
+    path = write(tmp_path / "a.npz")
+    assert load(path).steps == 5
+    write(path, steps=6)
+    assert load(path).steps == 6
+    load(path, time_limit_steps=3)
+    assert len(folders(cache_root)) == 3
+    os.rename(path, tmp_path / "b.npz")
+    load(tmp_path / "b.npz")
+    assert len(folders(cache_root)) == 3  # the same content under another name
+
+
+def test_a_conversion_that_stops_leaves_nothing(tmp_path, cache_root, monkeypatch):
+    path = write(tmp_path / "a.npz", terminals=np.ones(5, bool))
+    real = dataset.rows_of
+    seen = []
+
+    def fails_at_the_third(episode):
+        seen.append(episode)
+        if len(seen) == 3:
+            raise KeyboardInterrupt
+        return real(episode)
+
+    monkeypatch.setattr(dataset, "rows_of", fails_at_the_third)
+    with pytest.raises(KeyboardInterrupt):
+        load(path)
+    assert folders(cache_root) == []
+    monkeypatch.setattr(dataset, "rows_of", real)
+    assert load(path).episodes == 5
+
+
+def test_a_damaged_cache_is_said(tmp_path, cache_root):
+    path = write(tmp_path / "a.npz")
+    (file,) = [load(path).folder / "reward.bin"]
+    file.write_bytes(file.read_bytes()[:-1])
+    with pytest.raises(GxError, match="convert again"):
+        load(path)
+
+
+def test_a_saved_folder_opens_by_itself(tmp_path):
+    data = load(write(tmp_path / "a.npz")).where("reward >= 2")
+    data.save(tmp_path / "kept")
+    again = load(tmp_path / "kept")
+    assert again.timeline.reward[again.timeline.is_step].tolist() == [2, 3, 4]
+    assert (again.name, again.format, again.findings) == (data.name, data.format, data.findings)
+    with pytest.raises(GxError, match="exists already"):
+        data.save(tmp_path / "kept")
+    meta = tmp_path / "kept" / "meta.json"
+    whole = meta.read_text()
+    meta.write_text(whole.replace('"<f4"', '"|O"', 1))
+    with pytest.raises(GxError, match="pickle"):
+        load(tmp_path / "kept")
+    meta.write_text(whole)
+    meta.write_text(meta.read_text().replace('"rlpd_gx_dataset": 1', '"rlpd_gx_dataset": 0'))
+    with pytest.raises(GxError, match="layout 0"):
+        load(tmp_path / "kept")
+
+
+def test_episodes_must_agree(tmp_path):
+    with cache.new_folder(tmp_path / "x") as writer:
+        writer.append({"a": np.zeros((2, 3), np.float32)}, "file: episode at row 0")
+        with pytest.raises(GxError, match=r"row 2.*'a' is float32"):
+            writer.append({"a": np.zeros((2, 4), np.float32)}, "file: episode at row 2")
+        with pytest.raises(GxError, match=r"row 2.*fields b"):
+            writer.append({"a": np.zeros((2, 3)), "b": np.zeros(2)}, "file: episode at row 2")
+        writer.finish({})
+
+
+def test_a_format_is_added_by_adding_a_module(tmp_path, monkeypatch):
+    (tmp_path / "plain_numbers.py").write_text(
+        "import numpy as np\n"
+        "from rlpd_gx.replay.offline.episode import Episode, Source\n"
+        "DESCRIPTION = 'rewards as text'\n"
+        "def recognises(path):\n"
+        "    return path.suffix == '.numbers'\n"
+        "def read(path):\n"
+        "    rewards = np.loadtxt(path, ndmin=1)\n"
+        "    steps = len(rewards)\n"
+        "    episode = Episode(np.zeros((steps + 1, 1)), np.zeros((steps, 1)), rewards, True, False)\n"
+        "    return Source(episodes=iter([episode]))\n"
+    )
+    monkeypatch.setattr(formats, "__path__", [*formats.__path__, str(tmp_path)])
+    formats.formats.cache_clear()
+    try:
+        (tmp_path / "data.numbers").write_text("1\n2\n")
+        data = load(tmp_path / "data.numbers")
+        assert (data.format, data.steps) == ("plain_numbers", 2)
+    finally:
+        monkeypatch.undo()
+        formats.formats.cache_clear()
+    assert sorted(formats.formats()) == [
+        "action_log",
+        "d4rl",
+        "dqn_replay",
+        "minari",
+        "npz",
+        "rl_unplugged",
+        "table",
+    ]

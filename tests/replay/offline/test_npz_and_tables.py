@@ -1,0 +1,149 @@
+"""npz, CSV and Parquet logs."""
+
+import csv
+import pickle
+import sys
+
+import numpy as np
+import pyarrow
+import pyarrow.parquet
+import pytest
+
+from rlpd_gx.errors import GxError
+from rlpd_gx.replay.offline import ActionRange, load
+
+COLUMNS = {
+    "observations": np.arange(10, dtype=np.float32).reshape(5, 2),
+    "next_observations": np.arange(2, 12, dtype=np.float32).reshape(5, 2),
+    "actions": np.array([0, 1, 2, 1, 0]),
+    "rewards": np.array([1.0, 2, 3, 4, 5]),
+    "terminals": np.array([0, 0, 1, 0, 0]),
+}
+
+
+def test_npz(tmp_path):
+    np.savez(tmp_path / "a.npz", **COLUMNS, env_id="Toy-v0", success=np.ones(5, bool))
+    data = load(tmp_path / "a.npz")
+    data.timeline.check_episodes()
+    assert (data.format, data.env_id, data.steps, data.episodes) == ("npz", "Toy-v0", 5, 2)
+    assert data.timeline.executed_action.tolist() == [0, 1, 2, 0, 1, 0, 0]
+    assert list(data.timeline.extras) == ["success"]
+
+
+@pytest.mark.usefixtures("nothing_cached")
+def test_pickled_arrays_are_refused_with_a_way_out(tmp_path):
+    np.savez(tmp_path / "objects.npz", **{**COLUMNS, "rewards": np.array([None] * 5)})
+    (tmp_path / "buffer.pkl").write_bytes(pickle.dumps(COLUMNS))
+    for name in ("objects.npz", "buffer.pkl"):
+        with pytest.raises(GxError, match=rf"{name}.*pickle.*numpy\.savez"):
+            load(tmp_path / name)
+
+
+@pytest.mark.usefixtures("nothing_cached")
+def test_damaged_and_unknown_files(tmp_path):
+    np.savez(tmp_path / "a.npz", **COLUMNS)
+    (tmp_path / "cut.npz").write_bytes((tmp_path / "a.npz").read_bytes()[:-300])
+    (tmp_path / "letter.txt").write_text("dear reader")
+    with pytest.raises(GxError, match=r"cut\.npz.*cut short"):
+        load(tmp_path / "cut.npz")
+    with pytest.raises(GxError, match=r"letter\.txt.*known are.*minari"):
+        load(tmp_path / "letter.txt")
+    with pytest.raises(GxError, match="no such file"):
+        load(tmp_path / "nowhere.npz")
+    with pytest.raises(GxError, match="no format is called 'word'"):
+        load(tmp_path / "a.npz", format="word")
+
+
+def test_a_bare_done_flag_is_not_guessed_at(tmp_path):
+    columns = {**COLUMNS, "dones": COLUMNS["terminals"]}
+    del columns["terminals"]
+    np.savez(tmp_path / "a.npz", **columns)
+    with pytest.raises(GxError, match="time limits"):
+        load(tmp_path / "a.npz")
+    assert load(tmp_path / "a.npz", options={"mapping": {"terminals": "dones"}}).steps == 5
+
+
+@pytest.mark.parametrize(
+    ("module", "head", "extra"),
+    [
+        ("h5py", b"\x89HDF\r\n\x1a\n", "data"),
+        ("pyarrow", b"PAR1", "data"),
+        ("google_crc32c", b"what" * 9, "data"),
+    ],
+)
+def test_a_part_that_is_not_installed(tmp_path, monkeypatch, module, head, extra):
+    monkeypatch.setitem(sys.modules, module, None)
+    (tmp_path / "file").write_bytes(head)
+    with pytest.raises(GxError, match=rf"is not installed.*rlpd-gx\[{extra}\]"):
+        load(tmp_path / "file")
+
+
+MAPPING = {
+    "observations": ["x", "v"],
+    "actions": ["force"],
+    "rewards": "r",
+    "terminals": "fell",
+    "episode": "run",
+}
+ROWS = [
+    # run, x, v, force, r, fell, comment
+    ("a", 0.0, 0.5, -1.0, 1.0, 0, "start"),
+    ("a", 0.5, 0.5, 0.0, 1.0, 0, ""),
+    ("a", 1.0, 0.5, 1.0, -9.0, 1, "fell"),
+    ("b", 0.0, 0.1, 0.5, 1.0, 0, ""),
+    ("b", 0.1, 0.1, 0.25, 1.0, 0, ""),
+]
+NAMES = ["run", "x", "v", "force", "r", "fell", "comment"]
+
+
+def write_csv(path, rows=ROWS):
+    with path.open("w", newline="") as file:
+        csv.writer(file).writerows([NAMES, *rows])
+    return path
+
+
+def test_csv(tmp_path):
+    data = load(write_csv(tmp_path / "log.csv"), options={"mapping": MAPPING})
+    line = data.timeline
+    line.check_episodes()
+    assert np.allclose(line.observation, [[0, 0.5], [0.5, 0.5], [1, 0.5], [1, 0.5], [0, 0.1], [0.1, 0.1]])
+    assert line.executed_action[:, 0].tolist() == [-1, 0, 1, 0, 0.5, 0]
+    assert np.flatnonzero(line.terminated).tolist() == [2]
+    assert np.flatnonzero(line.truncated).tolist() == [4]
+    assert any("comment" in finding for finding in data.findings)
+
+
+def test_parquet_with_lists(tmp_path):
+    table = pyarrow.table(
+        {
+            "obs": [[row[1], row[2]] for row in ROWS],
+            "act": [row[3] for row in ROWS],
+            "rewards": [row[4] for row in ROWS],
+            "terminals": [bool(row[5]) for row in ROWS],
+            "timeouts": [False] * 4 + [True],
+            "speed": [row[2] for row in ROWS],
+        }
+    )
+    pyarrow.parquet.write_table(table, tmp_path / "log.parquet")
+    mapping = {"observations": "obs", "actions": "act"}
+    unit = ActionRange(low=np.array([-1.0]), high=np.array([1.0]))
+    data = load(tmp_path / "log.parquet", options={"mapping": mapping}, actions=unit)
+    assert data.format == "table"
+    assert data.timeline.observation.shape == (6, 2)
+    assert data.timeline.executed_action.shape == (6, 1)
+    assert np.allclose(data.timeline.extras["speed"], [0.5, 0.5, 0.5, 0, 0.1, 0])
+
+
+@pytest.mark.usefixtures("nothing_cached")
+@pytest.mark.parametrize(
+    ("rows", "mapping", "sentence"),
+    [
+        (ROWS, {**MAPPING, "rewards": "gain"}, "'gain': is not a column"),
+        ([*ROWS[:2], ("a", 1.0, 0.5, 1.0, None, 0, "")], MAPPING, "'r', row 2: is empty"),
+        (ROWS, {**MAPPING, "rewards": "comment"}, "'comment': holds string"),
+        (ROWS, {}, "'observations': is missing"),
+    ],
+)
+def test_bad_tables_name_column_and_row(tmp_path, rows, mapping, sentence):
+    with pytest.raises(GxError, match=sentence):
+        load(write_csv(tmp_path / "log.csv", rows), options={"mapping": mapping})

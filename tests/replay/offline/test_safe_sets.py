@@ -1,0 +1,144 @@
+"""Safe sets for offline rows, and the audit that counts them."""
+
+import json
+
+import numpy as np
+import pytest
+
+from rlpd_gx.errors import GxError
+from rlpd_gx.replay.offline import ActionRange, audit, load, with_safe_sets
+from rlpd_gx.replay.offline.audit import as_table
+
+ALL = np.array([7], np.uint8)
+
+
+@pytest.fixture
+def data(tmp_path):
+    """Two episodes of 3 and 2 steps; observation and action say the step."""
+    np.savez(tmp_path / "a.npz", **columns())
+    return load(tmp_path / "a.npz")
+
+
+def columns():
+    return {
+        "observations": np.array([[0], [1], [2], [0], [1]], np.float32),
+        "next_observations": np.array([[1], [2], [3], [1], [2]], np.float32),
+        "actions": np.array([[1], [2], [3], [4], [5]], np.float32),
+        "rewards": np.arange(5.0),
+        "terminals": np.array([0, 0, 1, 0, 0]),
+        "wind": np.arange(5.0) / 10,
+    }
+
+
+def test_codes_are_computed_in_batches_with_the_context(data):
+    seen = []
+
+    def encode(states, context):
+        seen.append(len(states))
+        assert context["extras"]["wind"].shape == (len(states),)
+        assert (context["episode_step"] == states[:, 0]).all()
+        return np.concatenate([states, context["previous_action"]], axis=1).astype(np.uint8)
+
+    made = with_safe_sets(data, encode, "rules-1", batch_rows=3)
+    assert seen == [3, 3, 1]
+    # state, action before it; nothing before the first row of an episode
+    assert made.timeline.safe_set.tolist() == [[0, 0], [1, 1], [2, 2], [3, 3], [0, 0], [1, 4], [2, 5]]
+    assert made.rules_fingerprint == "rules-1"
+
+    def never(states, context):
+        raise AssertionError("the cache was not used")
+
+    again = with_safe_sets(data, never, "rules-1")
+    assert (again.timeline.safe_set == made.timeline.safe_set).all()
+    with pytest.raises(AssertionError, match="cache was not used"):
+        with_safe_sets(data, never, "rules-2")
+    assert with_safe_sets(made, None, "rules-1") is made
+
+
+def test_codes_in_the_file_are_taken_only_from_the_same_rules(tmp_path):
+    codes = {
+        "safe_sets": np.array([[1], [2], [3], [5], [6]], np.uint8),
+        "next_safe_sets": np.array([[2], [3], [4], [6], [7]], np.uint8),
+    }
+    np.savez(tmp_path / "a.npz", **columns(), **codes, rules_fingerprint="rules-1")
+    data = load(tmp_path / "a.npz")
+    assert with_safe_sets(data, None, "rules-1").timeline.safe_set[:, 0].tolist() == [1, 2, 3, 4, 5, 6, 7]
+    with pytest.raises(GxError, match=r"other rules .rules-1, not rules-2"):
+        with_safe_sets(data, None, "rules-2")
+
+
+def test_unknown_sets_are_the_users_choice(data):
+    with pytest.raises(GxError, match=r"a\.npz: 'safe_set', row 0: .*guarded backup.*assume-all.*drop"):
+        with_safe_sets(data, None, "rules-1")
+    assumed = with_safe_sets(data, None, "rules-1", missing="assume-all", everything_allowed=ALL)
+    assert (assumed.timeline.safe_set == 7).all()
+    assert "7 rows count every action as allowed" in audit(assumed)["findings"][-1]
+    with pytest.raises(GxError, match=r"other rules .assumed:rules-1"):
+        with_safe_sets(assumed, None, "rules-1")  # an assumption is no knowledge
+    with pytest.raises(GxError, match="code of the full set"):
+        with_safe_sets(data, None, "rules-1", missing="assume-all")
+    with pytest.raises(GxError, match="leaves nothing"):
+        with_safe_sets(data, None, "rules-1", missing="drop")
+    with pytest.raises(GxError, match="assume-all, drop or error"):
+        with_safe_sets(data, None, "rules-1", missing="guess")
+
+
+def test_some_rows_unknown(data):
+    def encode(states, context):
+        return np.ones((len(states), 1), np.uint8), states[:, 0] != 1
+
+    with pytest.raises(GxError, match="row 1"):
+        with_safe_sets(data, encode, "rules-1")
+    assumed = with_safe_sets(data, encode, "rules-1", missing="assume-all", everything_allowed=ALL)
+    assert assumed.timeline.safe_set[:, 0].tolist() == [1, 7, 1, 1, 1, 7, 1]
+    dropped = with_safe_sets(data, encode, "rules-1", missing="drop")
+    dropped.timeline.check_episodes()
+    # Only the step from 2 to 3 has a known set at both ends; 0 and 1 are its history.
+    assert dropped.timeline.observation[:, 0].tolist() == [0, 1, 2, 3]
+    assert np.flatnonzero(dropped.timeline.is_step).tolist() == [2]
+
+
+def test_a_piece_of_an_episode_has_the_context_of_the_whole(data):
+    def encode(states, context):
+        return np.column_stack([context["episode_step"], context["previous_action"]]).astype(np.uint8)
+
+    whole = with_safe_sets(data, encode, "rules-1").timeline
+    piece = with_safe_sets(data.where("wind == 0.2"), encode, "rules-1").timeline
+    rows = slice(np.flatnonzero(piece.is_step)[0], None)
+    assert piece.safe_set[rows].tolist() == whole.safe_set[2:4].tolist() == [[2, 2], [3, 3]]
+
+
+def test_audit_counts(tmp_path, data):
+    report = audit(data)
+    assert (report["rows"], report["steps"], report["episodes"]) == (7, 5, 2)
+    assert (report["terminated_episodes"], report["truncated_episodes"]) == (1, 1)
+    assert report["episode_return"] == {"min": 3.0, "mean": 5.0, "max": 7.0}
+    assert report["reward"] == {"min": 0.0, "mean": 2.0, "max": 4.0}
+    assert report["action"] == {"min": [1.0], "max": [5.0]}
+    assert report["actions_out_of_range_steps"] is None
+    assert report["unsafe_share"] is None
+    assert report["safe_sets"] == {"rules": None, "missing_rows": 7, "empty_rows": None}
+    assert "7 rows have no safe set" in report["findings"][-1]
+
+    made = with_safe_sets(data, lambda states, context: states.astype(np.uint8), "rules-1")
+    report = audit(made, is_empty=lambda codes: codes[:, 0] == 0)
+    assert report["safe_sets"] == {"rules": "rules-1", "missing_rows": 0, "empty_rows": 2}
+
+
+def test_audit_lists_all_that_is_wrong(tmp_path):
+    bad = columns()
+    bad["rewards"][1] = np.nan
+    bad["observations"][4] = np.inf
+    bad["unsafe_events"] = np.array([0, 0, 1, 0, 0])
+    np.savez(tmp_path / "bad.npz", **bad)
+    allowed = ActionRange(low=np.array([-1.0]), high=np.array([3.0]))
+    report = audit(load(tmp_path / "bad.npz", actions=allowed, strict=False))
+    json.dumps(report, allow_nan=False)
+    assert report["reward"] == {"min": 0.0, "mean": 2.25, "max": 4.0}
+    assert report["not_finite_rows"] == {"observation": 1, "reward": 1}
+    assert report["unsafe_share"] == 0.2
+    assert report["actions_out_of_range_steps"] == 2
+    findings = "\n".join(report["findings"])
+    for part in ("'rewards', row 1", "'observations', row 4", "'actions', row 3"):
+        assert part in findings
+    assert as_table(report).row_count > 15
