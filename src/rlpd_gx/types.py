@@ -1,8 +1,9 @@
 """Plain records that travel between the halves."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from enum import StrEnum
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -71,6 +72,13 @@ class Verdict:
 
     __hash__ = None  # type: ignore[assignment]
 
+    def __deepcopy__(self, memo: dict[int, Any]) -> "Verdict":
+        return self  # nothing in it can change
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        values = {f.name: getattr(self, f.name) for f in fields(self)}
+        return _verdict, (values | {"margins": dict(self.margins)},)
+
     def __str__(self) -> str:
         if self.status is Status.ALLOWED:
             return f"allowed {self.proposed}"
@@ -79,6 +87,11 @@ class Verdict:
         parts += [f"breaks {blocked}"] if blocked else []
         parts += [self.reason] if self.reason else []
         return "; ".join(parts)
+
+
+def _verdict(values: dict[str, Any]) -> Verdict:
+    """A verdict that was sent to another process."""
+    return Verdict(**(values | {"margins": MappingProxyType(values["margins"])}))
 
 
 Array = np.ndarray[Any, Any]

@@ -6,11 +6,12 @@ running counts at the end of each episode. A killed process loses nothing that w
 
 import json
 import os
+import weakref
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -71,7 +72,7 @@ class Audit:
         self.counts = Counts()
         self.fingerprint = ""
         self.near_miss = 0.0
-        self._file: TextIO | None = None
+        self._file: int | None = None
         self._at_episode_start = 0  # interventions counted when the episode began
 
     def begin(self, rules: tuple[str, ...], near_miss: float, fingerprint: str) -> None:
@@ -83,9 +84,10 @@ class Audit:
         if self.path is not None:
             try:
                 self.path.parent.mkdir(parents=True, exist_ok=True)
-                self._file = self.path.open("a", encoding="utf-8")
+                self._file = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+                weakref.finalize(self, os.close, self._file)
                 if _torn(self.path):
-                    self._file.write("\n")
+                    os.write(self._file, b"\n")
             except OSError as error:
                 raise GxError(f"the audit file {self.path} cannot be written: {error.strerror}") from None
             self._write(
@@ -192,9 +194,8 @@ class Audit:
 
     def _write(self, line: dict[str, Any]) -> None:
         if self._file is not None:
-            # One write a line, flushed: a kill in the middle can tear the last line only.
-            self._file.write(json.dumps(line, default=str) + "\n")
-            self._file.flush()
+            # One call a line, with nothing held back: a kill can tear the last line at most.
+            os.write(self._file, (json.dumps(line, default=str) + "\n").encode())
 
     # --- answering ---------------------------------------------------------------------------------------
 

@@ -78,7 +78,7 @@ class _Problem:
         pulls = (lam[:, None, :] @ self.steepness)[:, 0, :] / self.metric
         # Multipliers far larger than the proposal are on their way to infinity: no excuse for a poor point.
         pulls = size + xp.minimum(pulls, 64 * xp.max(size, axis=-1)[:, None])
-        lost = xp.sum(self.steepness * pulls[:, None, :], axis=-1)
+        lost = xp.sum(xp.abs(self.rows.slopes(x)) * pulls[:, None, :], axis=-1)
         return RESIDUAL * self.rows.magnitude(x) + ROUNDING * lost
 
     def mobility(self, penalty: _Penalty, x: Array) -> Array:
@@ -120,7 +120,7 @@ def _absorb_zero_bounds(a: Array, low: Array, high: Array, rows: Rows) -> tuple[
     rounding can tell from zero, seen from the proposal, counts as zero.
     """
     xp = namespace(low)
-    tiny = xp.where(xp.any(rows.quad > 0, axis=-1), 1e-30, 1e-15) * xp.sum(xp.abs(rows.terms(a)), axis=-1)
+    tiny = xp.where(xp.any(rows.quad > 0, axis=-1), 1e-28, 1e-14) * xp.sum(xp.abs(rows.terms(a)), axis=-1)
     tight = (rows.bound >= 0) & (rows.bound <= tiny) & xp.all((rows.pos >= 0) & (rows.neg >= 0), axis=-1)
     if not xp.any(tight):
         return low, high, rows
@@ -260,6 +260,8 @@ def _line_search(problem: _Problem, start: _Penalty, direction: Array, longest: 
         lo = xp.where(slope > 0, now, lower[left])
         hi = xp.where(slope > 0, upper[left], now)
         newton = now + slope / xp.where(curvature > 0, curvature, xp.inf)
+        # Nearly flat is no reason to leap: while there is no upper end, grow step by step.
+        newton = xp.where(xp.isfinite(hi), newton, xp.minimum(newton, 64.0 * now))
         # Outside the bracket Newton is no guide: halve it, or widen it while it has no upper end.
         bounded = xp.isfinite(hi)
         middle = xp.where(bounded, 0.5 * (lo + xp.where(bounded, hi, lo)), 8.0 * now)

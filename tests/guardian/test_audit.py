@@ -1,0 +1,165 @@
+"""The audit: right counts, the right answers, and a file that survives a kill."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+
+import gymnasium as gym
+import numpy as np
+import pytest
+
+import rlpd_gx as gx
+
+LINE = gym.spaces.Box(-1, 1, (1,), np.float32)
+
+
+def play(guardian, proposals):
+    """Certify and count from outside."""
+    seen = {"proposals": 0, "moved": 0, "near": 0, "depth": 0.0}
+    for value in proposals:
+        verdict = guardian.certify(None, np.array([value], np.float32))
+        x = float(np.float32(value))
+        seen["proposals"] += 1
+        seen["moved"] += x > 0.5
+        seen["near"] += 0.45 < x <= 0.5
+        seen["depth"] += max(x - 0.5, 0)
+        assert verdict.action[0] <= 0.5
+    return seen
+
+
+def test_counts_agree_with_a_count_from_outside():
+    guardian = gx.Guardian(LINE, gx.bounds_rule(lambda s: ([-1], [0.5]), name="wall"), near_miss=0.05)
+    seen = play(guardian, np.linspace(-0.9, 0.9, 181))
+    counts = guardian.audit.counts
+    assert (counts.proposals, counts.projected, counts.near_misses) == (
+        seen["proposals"],
+        seen["moved"],
+        seen["near"],
+    )
+    assert counts.rules["wall"].blocked == seen["moved"]
+    assert counts.rules["wall"].depth == pytest.approx(seen["depth"])
+    assert counts.rules["wall"].deepest == pytest.approx(0.4, abs=1e-6)
+    assert counts.distance == pytest.approx(seen["depth"], abs=1e-4)
+    summary = guardian.audit.as_dict()
+    assert summary["interventions"] == seen["moved"]
+    assert summary["intervention_rate"] == pytest.approx(seen["moved"] / 181)
+    json.dumps(summary)
+
+
+def test_a_batch_counts_like_one_by_one_and_remembered_verdicts_like_fresh_ones():
+    rule = gx.bounds_rule(
+        lambda s: (np.full((len(s), 1), -1.0), np.full((len(s), 1), 0.5)), batched=True, name="wall"
+    )
+    proposals = np.random.default_rng(0).uniform(-1, 1, (200, 1)).astype(np.float32)
+    one, many = gx.Guardian(LINE, rule), gx.Guardian(LINE, rule)
+    for p in proposals:
+        one.certify(0.0, p)
+    many.certify_batch(np.zeros(200), proposals)
+    a, b = one.audit.as_dict(), many.audit.as_dict()
+    for key in ("proposals", "projected", "near_misses", "near_misses_executed", "interventions"):
+        assert a[key] == b[key]
+    assert a["distance"] == pytest.approx(b["distance"])
+
+    mask = np.array([True, False, True])
+    remembered = gx.Guardian(gym.spaces.Discrete(3), gx.mask_rule(lambda s: mask, name="m"))
+    ids = np.random.default_rng(1).integers(0, 3, 300)
+    plain = gx.Guardian(
+        gym.spaces.Discrete(3), gx.mask_rule(lambda s: mask.tolist(), name="m")
+    )  # lists are not
+    for i in ids:
+        assert remembered.certify(None, int(i)).action == plain.certify(None, int(i)).action
+    assert remembered.audit.counts == plain.audit.counts
+    assert remembered.audit.counts.projected == int((ids == 1).sum())
+
+
+def test_zero_events_are_not_a_zero_rate():
+    audit = gx.Audit()
+    for _ in range(59):
+        audit.end_episode(unsafe_event=False)
+    assert audit.upper_bound(0.95) == pytest.approx(1 - 0.05 ** (1 / 59))
+    assert gx.Audit().upper_bound() == 1.0
+
+
+def test_the_table_names_the_rule_and_by_how_much():
+    guardian = gx.Guardian(LINE, gx.bounds_rule(lambda s: ([-1], [0.5]), name="wall"))
+    play(guardian, [0.9, 0.1])
+    text = str(guardian.audit)
+    assert "blocked by wall" in text
+    assert "0.4 at most" in text
+
+
+def test_the_file_says_which_rule_blocked_what_and_reads_back_to_the_same_counts(tmp_path):
+    path = tmp_path / "deep" / "audit.jsonl"
+    rules = [
+        gx.bounds_rule(lambda s: ([-1], [0.5]), name="wall"),
+        gx.rule(lambda s, a: s != "bad", name="sense"),
+    ]
+    guardian = gx.Guardian(LINE, rules, audit=path, fallback=np.array([0.0]))
+    for state, value in [("ok", 0.9), ("ok", 0.2), ("ok", 0.6)]:
+        guardian.certify(state, np.array([value]))
+    guardian.end_episode(unsafe_event=False)
+    guardian.certify("ok", np.array([np.nan]))
+    audit, events = gx.Audit.read(path)
+    assert [e["status"] for e in events] == ["projected", "projected", "fallback"]
+    assert events[0]["binding"] == ["wall"]
+    assert events[0]["margins"]["wall"] == pytest.approx(-0.4, abs=1e-6)
+    assert events[0]["proposed"] == [0.9]
+    assert audit.counts == guardian.audit.counts
+
+
+def test_runs_appended_to_one_file_add_up_and_a_torn_line_costs_only_itself(tmp_path):
+    path = tmp_path / "audit.jsonl"
+    for values in ([0.9, 0.1], [0.8]):
+        guardian = gx.Guardian(LINE, gx.bounds_rule(lambda s: ([-1], [0.5]), name="wall"), audit=path)
+        play(guardian, values)
+        guardian.end_episode()
+        with path.open("a") as file:
+            file.write('{"event": "interv')  # what a kill in the middle of a write leaves
+    audit, events = gx.Audit.read(path)
+    assert audit.counts.proposals == 3
+    assert audit.counts.rules["wall"].blocked == 2
+    assert len(events) == 2
+
+
+def test_the_file_survives_a_killed_process(tmp_path):
+    path = tmp_path / "audit.jsonl"
+    script = textwrap.dedent(
+        """
+        import sys, gymnasium as gym, numpy as np, rlpd_gx as gx
+        space = gym.spaces.Discrete(2)
+        guardian = gx.Guardian(space, gx.mask_rule(lambda s: np.array([True, False]), name="m"), audit=sys.argv[1])
+        for i in range(10**9):
+            guardian.certify(None, i % 2)
+            print(i, flush=True)
+        """
+    )
+    process = subprocess.Popen([sys.executable, "-c", script, str(path)], stdout=subprocess.PIPE, text=True)
+    said = -1
+    deadline = time.time() + 60
+    while said < 200 and time.time() < deadline:
+        said = int(process.stdout.readline())
+    os.kill(process.pid, signal.SIGKILL)
+    rest = process.communicate()[0].split()
+    said = max([said, *(int(r) for r in rest if r.isdigit())][:-1] or [said])
+    audit, events = gx.Audit.read(path)
+    assert len(events) >= said // 2
+    assert audit.counts.proposals >= said
+    assert all(e["executed"] == 0 for e in events)
+
+
+def test_an_audit_file_that_cannot_be_written_is_a_sentence(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(gx.GxError, match="audit file"):
+        gx.Guardian(LINE, gx.bounds_rule(lambda s: ([-1], [0.5])), audit=tmp_path / "file" / "audit.jsonl")
+
+
+def test_an_audit_belongs_to_one_guardian():
+    audit = gx.Audit()
+    rule = gx.bounds_rule(lambda s: ([-1], [0.5]))
+    gx.Guardian(LINE, rule, audit=audit)
+    with pytest.raises(gx.GxError, match="its own"):
+        gx.Guardian(LINE, rule, audit=audit)
