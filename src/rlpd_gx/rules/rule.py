@@ -116,7 +116,7 @@ class Combined(Rule):
 
 def conjuncts(rules: Rule | Iterable[Rule]) -> tuple[Rule, ...]:
     """The rules that must all hold: a list and top-level `&` are the same thing."""
-    given = [rules] if isinstance(rules, Rule) else list(rules)
+    given = list(rules) if isinstance(rules, Iterable) and not isinstance(rules, Rule) else [rules]
     for r in given:
         if not isinstance(r, Rule):
             raise GxError(f"{r!r} is not a rule; make one with gx.rule, gx.mask_rule, gx.bounds_rule, ...")
