@@ -118,8 +118,7 @@ class Audit:
         if np.isfinite(verdict.distance):
             counts.distance += times * verdict.distance
             counts.largest_distance = max(counts.largest_distance, verdict.distance)
-        for _ in range(times):
-            self._note(verdict)
+        self._note(verdict, times)
 
     def record_batch(self, batch: "VerdictBatch") -> None:
         """Count a batch of verdicts."""
@@ -143,7 +142,7 @@ class Audit:
             rule.depth += float(broken.sum())
         for i in np.flatnonzero(batch.intervened).tolist():
             if self._file is not None or batch.reasons[i]:
-                self._note(batch[i])
+                self._note(batch[i], 1)
         counts.stopped += len(batch.stopped)  # monitor mode: it would have
 
     def record_stop(self, reasons: Mapping[int, str]) -> None:
@@ -166,12 +165,12 @@ class Audit:
         self._at_episode_start = counts.interventions
         self._write({"event": "episode", "unsafe_event": unsafe_event, "counts": asdict(counts)})
 
-    def _note(self, verdict: Verdict) -> None:
-        """Write down one intervention."""
+    def _note(self, verdict: Verdict, times: int) -> None:
+        """Write down an intervention."""
         if verdict.reason:
-            self._count_reason(verdict.reason)
-        self._write(
-            {
+            self._count_reason(verdict.reason, times)
+        for _ in range(times if self._file is not None else 0):
+            line = {
                 "event": "intervention",
                 "step": self.counts.proposals,
                 "episode": self.counts.episodes,
@@ -185,12 +184,12 @@ class Audit:
                 "exact": verdict.exact,
                 **({"reason": verdict.reason} if verdict.reason else {}),
             }
-        )
+            self._write(line)
 
-    def _count_reason(self, reason: str) -> None:
+    def _count_reason(self, reason: str, times: int = 1) -> None:
         reasons = self.counts.reasons
         key = reason if reason in reasons or len(reasons) < MOST_REASONS else "other reasons"
-        reasons[key] = reasons.get(key, 0) + 1
+        reasons[key] = reasons.get(key, 0) + times
 
     def _write(self, line: dict[str, Any]) -> None:
         if self._file is not None:

@@ -69,6 +69,7 @@ class Guardian:
         self.fingerprint = fingerprint(action_space, [r.fingerprint for r in self.rules], plain)
         self._audit.begin(self.names, near_miss, self.fingerprint)
         self._memory = self._make_memory()
+        self._recall = None if self._memory is None else self._memory.recaller()
 
     @property
     def mode(self) -> str:
@@ -95,8 +96,8 @@ class Guardian:
         `preference` [n] (discrete spaces) breaks ties between equally near actions. Raises `StopEpisode` if the
         rules fail and no fallback is declared or allowed: then nothing may be executed.
         """
-        if self._memory is not None and preference is None:
-            known = self._memory.recall(state, proposed)
+        if self._recall is not None and preference is None:
+            known = self._recall(state, proposed)
             if known is not None:
                 return known
         states = States.one_state(state, _as_context(context))

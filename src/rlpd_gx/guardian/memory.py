@@ -1,5 +1,6 @@
 """Remembered verdicts: what makes a discrete verdict cost a microsecond."""
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -27,45 +28,60 @@ class Memory:
     def __init__(self, judge: FiniteJudge, names: tuple[str, ...], mode: str, audit: Audit) -> None:
         self.names, self.mode, self.audit = names, mode, audit
         self.rules = tuple(a.fn for r in judge.rules for a in r.atoms())
-        self.only = self.rules[0] if len(self.rules) == 1 else None
         self.shape = (judge.n,)
         # The same judge, with the masks themselves as the state: no rule is called twice.
         read = [mask_rule(lambda masks, i=i: masks[i], name=n) for i, n in enumerate(names)]
         self.judge = FiniteJudge(judge.space, read, judge.embedding)
         self.known: dict[tuple[bytes, Any], list[Any]] = {}
 
-    def recall(self, state: Any, proposed: Any) -> Verdict | None:
-        """The verdict, or None if it has to be found the long way."""
-        if proposed.__class__ not in WHOLE:
-            return None
-        try:
-            if self.only is not None:
-                mask = self.only(state)
-                if mask.__class__ is not np.ndarray or mask.dtype is not BOOL or mask.shape != self.shape:
-                    return None
-                key = (mask.tobytes(), proposed)
-            else:
-                code, seen = b"", read_only(state)
-                for fn in self.rules:
-                    mask = fn(seen)
-                    if mask.__class__ is not np.ndarray or mask.dtype is not BOOL or mask.shape != self.shape:
+    def recaller(self) -> Callable[[Any, Any], Verdict | None]:
+        """A function (state, proposed) -> the verdict, or None if it has to be found the long way.
+
+        A closure, because what an attribute costs is a good part of what a verdict costs.
+        """
+        known, rules, make, hand_over = self.known, self.rules, self._make, self.hand_over
+        only = rules[0] if len(rules) == 1 else None
+        array, boolean, whole = np.ndarray, BOOL, WHOLE
+
+        def recall(state: Any, proposed: Any) -> Verdict | None:
+            if proposed.__class__ not in whole:
+                return None
+            try:
+                if only is not None:
+                    mask = only(state)
+                    if mask.__class__ is not array or mask.dtype is not boolean:
                         return None
-                    code += mask.tobytes()  # at once: two rules may share a buffer
-                key = (code, proposed)
-        except Exception:  # the long way says what is wrong
-            return None
-        entry = self.known.get(key)
-        if entry is None:
-            entry = self._make(key)
+                    key = (mask.tobytes(), proposed)
+                else:
+                    code, seen = b"", read_only(state)
+                    for rule in rules:
+                        mask = rule(seen)
+                        if (
+                            mask.__class__ is not array
+                            or mask.dtype is not boolean
+                            or mask.shape != self.shape
+                        ):
+                            return None
+                        code += mask.tobytes()  # at once: two rules may share a buffer
+                    key = (code, proposed)
+                entry = known.get(key)
+                if entry is None:
+                    entry = make(key, mask.shape)
+            except Exception:  # the long way says what is wrong
+                return None
             if entry is None:
                 return None
-        entry[TALLY] += 1
-        if entry[TOLD]:
-            self.hand_over()
-        return entry[VERDICT]
+            entry[1] += 1
+            if entry[2]:  # somebody wants to hear of it at once
+                hand_over()
+            return entry[0]
 
-    def _make(self, key: tuple[bytes, Any]) -> list[Any] | None:
+        return recall
+
+    def _make(self, key: tuple[bytes, Any], shape: tuple[int, ...]) -> list[Any] | None:
         code, proposed = key
+        if shape != self.shape:
+            return None
         masks = np.frombuffer(code, dtype=bool).reshape(len(self.rules), *self.shape)
         actions, wrong = self.judge.well_formed(as_batch(proposed))
         if wrong:

@@ -43,6 +43,11 @@ def is_float32(a: Array) -> bool:
     return hasattr(a, "dtype") and str(a.dtype).removeprefix("torch.") in ("float32", "float16", "bfloat16")
 
 
+def row_sum(a: Array) -> Array:
+    """Sum over the last axis. As a product with ones, which is several times faster for a short axis."""
+    return a @ namespace(a).ones(a.shape[-1], dtype=a.dtype, device=a.device)
+
+
 def index_range(count: int, like: Array) -> Array:
     """0 .. count-1 in the namespace and on the device of `like`."""
     return namespace(like).arange(count, device=like.device)

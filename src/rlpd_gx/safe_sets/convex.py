@@ -8,7 +8,7 @@ from typing import Any, ClassVar, NamedTuple, Self
 import numpy as np
 
 from rlpd_gx.errors import GxError
-from rlpd_gx.safe_sets.backend import Array, as_float, is_float32, namespace
+from rlpd_gx.safe_sets.backend import Array, as_float, is_float32, namespace, row_sum
 from rlpd_gx.safe_sets.base import Nearest, SafeSet, Spec, code_width, decode_parts, encode_parts
 from rlpd_gx.safe_sets.separable import Rows
 from rlpd_gx.safe_sets.solver import RESIDUAL, nearest_point
@@ -75,9 +75,10 @@ class ConvexSet(SafeSet):
         slack = tolerance * xp.abs(a)
         inside = xp.all((a + slack >= low) & (a - slack <= high), axis=-1)
         if rows.bound.shape[-1]:
-            size = rows.magnitude(a)
-            close = xp.isfinite(size) & (rows.excess(a) <= tolerance * size)
-            inside = inside & xp.all(close | (rows.excess(a) <= 0), axis=-1)
+            terms = rows.terms(a)
+            excess, size = row_sum(terms) - rows.bound, row_sum(xp.abs(terms)) + xp.abs(rows.bound)
+            close = xp.isfinite(size) & (excess <= tolerance * size)
+            inside = inside & xp.all(close | (excess <= 0), axis=-1)
         return inside
 
     @QUIET
@@ -98,7 +99,7 @@ class ConvexSet(SafeSet):
         k = rows.bound.shape[-1]
         low, high = flat(low, d), flat(high, d)
         pos, neg, quad = (flat(c, k, d) for c in (rows.pos, rows.neg, rows.quad))
-        rows = Rows(pos, neg, quad, flat(rows.bound, k))
+        rows = rows.with_arrays(pos, neg, quad, flat(rows.bound, k))
         weight = xp.ones_like(low) if metric is None else flat(as_float(metric, like=a), d)
         point, found, empty = _nearest_after_cast(flat(a, d), low, high, rows, weight)
         # The last word is the definition: a point that does not pass is not an answer.
@@ -168,7 +169,7 @@ class ConvexSet(SafeSet):
         low, high, rows = self.form
         if namespace(a) is namespace(low):
             return self.form
-        rows = Rows(*(as_float(v, like=a) for v in (rows.pos, rows.neg, rows.quad, rows.bound)))
+        rows = rows.with_arrays(*(as_float(v, like=a) for v in (rows.pos, rows.neg, rows.quad, rows.bound)))
         return Form(as_float(low, like=a), as_float(high, like=a), rows)
 
 
@@ -226,7 +227,7 @@ class Polytope(ConvexSet):
         return {**super().spec, "rows": self.A.shape[-2]}
 
     def _form(self) -> Form:
-        rows = Rows(self.A, -self.A, 0.0 * self.A, self.b)
+        rows = Rows(self.A, -self.A, 0.0 * self.A, self.b, kinked=False, curved=False)
         return _unbounded(namespace(self.A).sum(self.A, axis=-2), rows)
 
     def shifted(self, delta: Array) -> Self:
@@ -260,8 +261,9 @@ class _OneRow(ConvexSet):
     def shifted(self, delta: Array) -> Self:
         return type(self)(self.w, self.c - as_float(delta, like=self.c))
 
-    def _one_row(self, pos: Array, neg: Array, quad: Array) -> Form:
-        rows = Rows(pos[..., None, :], neg[..., None, :], quad[..., None, :], self.c[..., None])
+    def _one_row(self, pos: Array, neg: Array, quad: Array, *, curved: bool = False) -> Form:
+        arrays = (pos[..., None, :], neg[..., None, :], quad[..., None, :], self.c[..., None])
+        rows = Rows(*arrays, kinked=not curved, curved=curved)
         return _unbounded(self.w, rows)
 
 
@@ -296,7 +298,7 @@ class Ellipsoid(_OneRow):
             raise GxError("an ellipsoid's weights must not be negative; the set would not be convex")
 
     def _form(self) -> Form:
-        return self._one_row(0.0 * self.w, 0.0 * self.w, self.w)
+        return self._one_row(0.0 * self.w, 0.0 * self.w, self.w, curved=True)
 
 
 class Intersection(ConvexSet):
@@ -339,7 +341,11 @@ class Intersection(ConvexSet):
             )
 
         d = self.dimension
-        return Form(low, high, Rows(joined("pos", d), joined("neg", d), joined("quad", d), joined("bound")))
+        kinked, curved = (
+            any(getattr(f.rows, n) for f in forms if f.rows.bound.shape[-1]) for n in ("kinked", "curved")
+        )
+        arrays = (joined("pos", d), joined("neg", d), joined("quad", d), joined("bound"))
+        return Form(low, high, Rows(*arrays, kinked=kinked, curved=curved))
 
     def shifted(self, delta: Array) -> Self:
         return type(self)(*(p.shifted(delta) for p in self.parts))
@@ -380,50 +386,43 @@ def _nearest_after_cast(a: Array, low: Array, high: Array, rows: Rows, weight: A
     xp, short = namespace(a), is_float32(a)
     inner_low, inner_high = _representable(low, high, a) if short else (low, high)
     unit = 2.0**-24 if short else 4 * RESIDUAL
+    exact = as_float(a)
 
-    def solve(start: Array, index: Array, slack: Array) -> Nearest:
-        part = rows[index]
-        aim = Rows(part.pos, part.neg, part.quad, part.bound - slack)
+    def solve(start: Array, index: Any, slack: Array) -> Nearest:
+        part = rows if index is ... else rows[index]
+        aim = part.with_arrays(part.pos, part.neg, part.quad, part.bound - slack)
         return Nearest(*nearest_point(start, inner_low[index], inner_high[index], aim, weight[index]))
 
-    def broken(x: Array, index: Any) -> Array:
-        return rows[index].excess(as_float(x)) > 0
-
-    exact = as_float(a)
-    point = xp.asarray(a, copy=True)
-    inside = xp.all((exact >= low) & (exact <= high), axis=-1) & ~xp.any(broken(a, ...), axis=-1)
-    found, empty = inside, xp.zeros(a.shape[0], dtype=xp.bool, device=a.device)
-    (todo,) = xp.nonzero(~inside)
-    if not len(todo):
-        return Nearest(point, found, empty)
+    inside = xp.all((exact >= low) & (exact <= high), axis=-1) & ~xp.any(rows.excess(exact) > 0, axis=-1)
+    if bool(xp.all(inside)):
+        return Nearest(xp.asarray(a, copy=True), inside, xp.zeros_like(inside))
 
     # Aim inside by a little more than the solver's residual and the cast's rounding.
-    part, clipped = rows[todo], xp.minimum(xp.maximum(exact[todo], inner_low[todo]), inner_high[todo])
-    grows = xp.all(
-        (part.pos >= 0) & (part.neg >= 0), axis=-1
-    )  # such a row's numbers are at most its threshold
-    slack = unit * xp.where(grows, 2 * xp.abs(part.bound), part.magnitude(clipped))
-    slack = xp.where(xp.isfinite(slack), slack, 0.0)
-    solution = solve(exact[todo], todo, slack)
-    (thin,) = xp.nonzero(~solution.found)
+    if rows.kinked or rows.curved:  # a row of non-negative terms holds no numbers above its threshold
+        grows = xp.all((rows.pos >= 0) & (rows.neg >= 0), axis=-1)
+    else:
+        grows = xp.zeros_like(rows.bound, dtype=xp.bool)
+    size = xp.abs(rows.bound) * 2
+    if not bool(xp.all(grows)):
+        size = xp.where(grows, size, rows.magnitude(xp.minimum(xp.maximum(exact, inner_low), inner_high)))
+    slack = unit * xp.where(xp.isfinite(size), size, 0.0)
+    point, found, empty = solve(exact, ..., slack)
+    (thin,) = xp.nonzero(~found)
     if len(thin):  # a thin set vanishes when shrunk: what it holds is the answer, up to the stated tolerance
-        again = solve(exact[todo[thin]], todo[thin], xp.zeros_like(slack[thin]))
-        for whole, part_of_it in zip(solution, again, strict=True):
-            whole[thin] = part_of_it
-    point[todo] = xp.astype(solution.point, a.dtype)
-    found[todo], empty[todo] = solution.found, solution.empty
+        point[thin], found[thin], empty[thin] = solve(exact[thin], thin, xp.zeros_like(slack[thin]))
+    point = xp.where(inside[:, None], a, xp.astype(point, a.dtype))
 
     # Where rounding still breaks a row, project the point found once more, a little further inside.
+    todo = xp.nonzero(found & xp.any(rows.excess(as_float(point)) > 0, axis=-1))[0]
     for attempt in range(8):
-        todo = todo[found[todo] & xp.any(broken(point[todo], todo), axis=-1)]
         if not len(todo):
             break
-        start = as_float(point[todo])
-        slack = xp.where(broken(start, todo), 4.0**attempt * unit * rows[todo].magnitude(start), 0.0)
+        start, part = as_float(point[todo]), rows[todo]
+        slack = xp.where(part.excess(start) > 0, 4.0**attempt * unit * part.magnitude(start), 0.0)
         again = solve(start, todo, slack)
         point[todo] = xp.where(again.found[:, None], xp.astype(again.point, a.dtype), point[todo])
-    point[~found] = xp.nan
-    return Nearest(point, found, empty)
+        todo = todo[xp.any(part.excess(as_float(point[todo])) > 0, axis=-1)]
+    return Nearest(point, found, empty & ~inside)
 
 
 def _representable(low: Array, high: Array, a: Array) -> tuple[Array, Array]:

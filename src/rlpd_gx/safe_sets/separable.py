@@ -12,46 +12,57 @@ quad = w. Any intersection of such sets is again a box and rows, so one solver p
 from dataclasses import dataclass
 from typing import Any, Self
 
-from rlpd_gx.safe_sets.backend import Array, namespace
+from rlpd_gx.safe_sets.backend import Array, namespace, row_sum
 
 
 @dataclass(frozen=True)
 class Rows:
-    """`pos`, `neg`, `quad`: [..., K, d]; `bound`: [..., K]."""
+    """`pos`, `neg`, `quad`: [..., K, d]; `bound`: [..., K].
+
+    Where there are no kinks (neg = -pos) or no curvature (quad = 0), those terms are left out of the arithmetic.
+    """
 
     pos: Array
     neg: Array
     quad: Array
     bound: Array
+    kinked: bool = True
+    curved: bool = True
 
     def terms(self, x: Array) -> Array:
         """The summands of every row at x [..., d] -> [..., K, d]."""
         xp = namespace(self.pos)
         x = x[..., None, :]
-        return self.pos * xp.clip(x, 0.0, None) - self.neg * xp.clip(x, None, 0.0) + self.quad * x * x
+        terms = self.pos * (xp.clip(x, 0.0, None) if self.kinked else x)
+        if self.kinked:
+            terms = terms - self.neg * xp.clip(x, None, 0.0)
+        return terms + self.quad * (x * x) if self.curved else terms
 
     def excess(self, x: Array) -> Array:
         """f(x) - c [..., K]: positive where x [..., d] breaks the row."""
-        return namespace(self.pos).sum(self.terms(x), axis=-1) - self.bound
+        return row_sum(self.terms(x)) - self.bound
 
     def magnitude(self, x: Array) -> Array:
         """How large the numbers compared in each row are [..., K]: what rounding is relative to."""
         xp = namespace(self.pos)
-        return xp.sum(xp.abs(self.terms(x)), axis=-1) + xp.abs(self.bound)
-
-    def slopes(self, x: Array) -> Array:
-        """df/dx [..., K, d], from the right at a kink."""
-        x = x[..., None, :]
-        return namespace(self.pos).where(x >= 0, self.pos, -self.neg) + 2 * self.quad * x
+        return row_sum(xp.abs(self.terms(x))) + xp.abs(self.bound)
 
     def __getitem__(self, index: Any) -> Self:
-        return type(self)(self.pos[index], self.neg[index], self.quad[index], self.bound[index])
+        values = (v[index] for v in (self.pos, self.neg, self.quad, self.bound))
+        return type(self)(*values, kinked=self.kinked, curved=self.curved)  # type: ignore[misc]
+
+    def with_arrays(self, pos: Array, neg: Array, quad: Array, bound: Array) -> Self:
+        """Rows of the same kind with other numbers."""
+        return type(self)(pos, neg, quad, bound, self.kinked, self.curved)
 
 
 def minimum_over_box(rows: Rows, low: Array, high: Array) -> Array:
     """The least value of each row's f over the box [..., K]; low and high are [..., d]."""
     xp = namespace(rows.pos)
     low, high = low[..., None, :], high[..., None, :]
+    if not rows.curved and not rows.kinked:
+        ends = xp.where(rows.pos > 0, low, high)
+        return row_sum(xp.where(rows.pos != 0, rows.pos, 0.0) * xp.where(rows.pos != 0, ends, 0.0))
     curved = rows.quad > 0
     quad = xp.where(curved, rows.quad, 1.0)
     # Where the slope at zero points outwards, the minimum lies beyond: at the vertex, or at the far bound.
@@ -62,4 +73,4 @@ def minimum_over_box(rows: Rows, low: Array, high: Array) -> Array:
     finite = xp.isfinite(x)
     x = xp.where(finite, x, 0.0)
     terms = rows.pos * xp.clip(x, 0.0, None) - rows.neg * xp.clip(x, None, 0.0) + rows.quad * x * x
-    return xp.sum(xp.where(finite, terms, -xp.inf), axis=-1)
+    return row_sum(xp.where(finite, terms, -xp.inf))

@@ -6,6 +6,8 @@ For given multipliers the inner minimum is closed form in each coordinate (`_Pro
 concave with gradient f_k(x) - c_k. It is climbed by an active-set Newton method: take in the row broken most,
 step along the Newton direction of the rows taken in as far as an exact line search says, and let go of a row
 whose multiplier reaches zero. With one row this is a safeguarded one-dimensional root search.
+
+Inside, the batch is the last axis: coordinates are few and problems many, so every operation runs over long rows.
 """
 
 from dataclasses import dataclass
@@ -31,7 +33,7 @@ class Solution(NamedTuple):
 
 
 class _Penalty(NamedTuple):
-    """sum_k lam_k f_k as coefficients of max(x,0), max(-x,0) and x^2, each [B, d]."""
+    """sum_k lam_k f_k as coefficients of max(x,0), max(-x,0) and x^2, each [d, B]."""
 
     pos: Array
     neg: Array
@@ -40,53 +42,113 @@ class _Penalty(NamedTuple):
 
 @dataclass(frozen=True)
 class _Problem:
-    """a, low, high, metric [B, d]; rows and the size of their slopes [B, K, d]."""
+    """a, low, high, metric [d, B]; pos, neg, quad and the size of the slopes [K, d, B]; bound [K, B].
+
+    What is not there costs nothing: kinks (else neg = -pos), curvature (else quad = 0), a metric (else 1).
+    """
 
     a: Array
     low: Array
     high: Array
     metric: Array
-    rows: Rows
+    pos: Array
+    neg: Array
+    quad: Array
     steepness: Array
+    bound: Array
+    kinked: bool
+    curved: bool
+    weighted: bool
 
-    def __getitem__(self, index: Any) -> "_Problem":
-        fields = (self.a, self.low, self.high, self.metric, self.rows, self.steepness)
-        return _Problem(*(f[index] for f in fields))
+    def at(self, index: Any) -> "_Problem":
+        arrays = (
+            self.a,
+            self.low,
+            self.high,
+            self.metric,
+            self.pos,
+            self.neg,
+            self.quad,
+            self.steepness,
+            self.bound,
+        )
+        return _Problem(*(v[..., index] for v in arrays), self.kinked, self.curved, self.weighted)  # type: ignore[call-arg]
+
+    @property
+    def rows(self) -> _Penalty:
+        """The coefficients of all rows [K, d, B]."""
+        return _Penalty(self.pos, self.neg, self.quad)
+
+    def combine(self, penalty: _Penalty, x: Array) -> Array:
+        """The summands of a penalty, or of all rows, at x [d, B]."""
+        xp = namespace(x)
+        value = penalty.pos * (xp.clip(x, 0.0, None) if self.kinked else x)
+        if self.kinked:
+            value = value - penalty.neg * xp.clip(x, None, 0.0)
+        return value + penalty.quad * (x * x) if self.curved else value
+
+    def slope(self, penalty: _Penalty, x: Array) -> Array:
+        """Its derivative, from the right at a kink."""
+        value = namespace(x).where(x >= 0, penalty.pos, -penalty.neg) if self.kinked else penalty.pos
+        return value + 2 * penalty.quad * x if self.curved else value
+
+    def excess(self, x: Array) -> Array:
+        """f_k(x) - c_k [K, B]."""
+        return namespace(x).sum(self.combine(self.rows, x), axis=1) - self.bound
 
     def penalty(self, weights: Array) -> _Penalty:
-        """The rows added up with weights [B, K]."""
-        if weights.shape[-1] == 1:
-            return _Penalty(*(weights * c[:, 0, :] for c in (self.rows.pos, self.rows.neg, self.rows.quad)))
-        row = weights[:, None, :]
-        return _Penalty(*((row @ c)[:, 0, :] for c in (self.rows.pos, self.rows.neg, self.rows.quad)))
+        """The rows added up with weights [K, B]."""
+        pos = self._added(weights, self.pos)
+        neg = self._added(weights, self.neg) if self.kinked else -pos
+        return _Penalty(pos, neg, self._added(weights, self.quad) if self.curved else pos)
+
+    def further(self, start: _Penalty, t: Array, ray: _Penalty) -> _Penalty:
+        """start + t * ray."""
+        pos = start.pos + t * ray.pos
+        neg = start.neg + t * ray.neg if self.kinked else pos
+        return _Penalty(pos, neg, start.quad + t * ray.quad if self.curved else pos)
+
+    def _added(self, weights: Array, coefficients: Array) -> Array:
+        total = weights[0] * coefficients[0]
+        for k in range(1, len(weights)):
+            total = total + weights[k] * coefficients[k]
+        return total
 
     def point(self, penalty: _Penalty) -> Array:
-        """argmin over the box of 1/2 |x - a|_m^2 + penalty(x) [B, d], closed form in each coordinate."""
+        """argmin over the box of 1/2 |x - a|_m^2 + penalty(x) [d, B], closed form in each coordinate."""
         xp = namespace(self.a)
-        pull = self.metric * self.a
-        x = xp.clip(pull - penalty.pos, 0.0, None) + xp.clip(pull + penalty.neg, None, 0.0)
-        return self.clip(x / (self.metric + 2 * penalty.quad))
+        pull = self.metric * self.a if self.weighted else self.a
+        x = pull - penalty.pos
+        if self.kinked:
+            x = xp.clip(x, 0.0, None) + xp.clip(pull + penalty.neg, None, 0.0)
+        if self.weighted or self.curved:
+            x = x / self._stiffness(penalty)
+        return self.clip(x)
+
+    def _stiffness(self, penalty: _Penalty) -> Array:
+        return self.metric + 2 * penalty.quad if self.curved else self.metric
 
     def clip(self, x: Array) -> Array:
         xp = namespace(x)
         return xp.minimum(xp.maximum(x, self.low), self.high)
 
+    def mobility(self, penalty: _Penalty, x: Array) -> Array:
+        """-d x_i / d slope_i [d, B]: zero for coordinates held at a bound or at the kink at zero."""
+        free = (x > self.low) & (x < self.high)
+        if self.kinked:
+            free = free & (x != 0)
+        return free / self._stiffness(penalty) if self.weighted or self.curved else free
+
     def tolerance(self, x: Array, lam: Array) -> Array:
-        """By how much a row may be broken and still count as met [B, K]: what rounding in a - lam * slope costs."""
+        """By how much a row may be broken and still count as met [K, B]: what rounding in a - lam * slope costs."""
         xp = namespace(x)
         size = xp.abs(self.a)
-        pulls = (lam[:, None, :] @ self.steepness)[:, 0, :] / self.metric
+        pulls = self._added(lam, self.steepness) / self.metric
         # Multipliers far larger than the proposal are on their way to infinity: no excuse for a poor point.
-        pulls = size + xp.minimum(pulls, 64 * xp.max(size, axis=-1)[:, None])
-        lost = xp.sum(xp.abs(self.rows.slopes(x)) * pulls[:, None, :], axis=-1)
-        return RESIDUAL * self.rows.magnitude(x) + ROUNDING * lost
-
-    def mobility(self, penalty: _Penalty, x: Array) -> Array:
-        """-d x_i / d slope_i [B, d]: zero for coordinates held at a bound or at the kink at zero."""
-        pull = self.metric * self.a
-        kink = (x == 0) & (penalty.pos + penalty.neg > 0) & (pull <= penalty.pos) & (pull >= -penalty.neg)
-        free = (x > self.low) & (x < self.high) & ~kink
-        return namespace(x).where(free, 1 / (self.metric + 2 * penalty.quad), 0.0)
+        pulls = size + xp.minimum(pulls, 64 * xp.max(size, axis=0))
+        lost = xp.sum(xp.abs(self.slope(self.rows, x)) * pulls, axis=1)
+        magnitude = xp.sum(xp.abs(self.combine(self.rows, x)), axis=1) + xp.abs(self.bound)
+        return RESIDUAL * magnitude + ROUNDING * lost
 
 
 def nearest_point(a: Array, low: Array, high: Array, rows: Rows, metric: Array) -> Solution:
@@ -99,17 +161,15 @@ def nearest_point(a: Array, low: Array, high: Array, rows: Rows, metric: Array) 
         slack = 1e-12 * xp.abs(xp.where(xp.isfinite(rows.bound), rows.bound, 0.0))
         nothing = (rows.bound == -xp.inf) | (least > rows.bound + slack)
         empty = empty | xp.any(nothing, axis=-1)
-    rows, steepness = _normalised(a, low, high, rows)
-    problem = _Problem(a, low, high, metric, rows, steepness)
-    point = problem.clip(a)
+    point = xp.minimum(xp.maximum(a, low), high)
     found = ~empty & ~xp.any(xp.isnan(point), axis=-1)
     if not rows.bound.shape[-1]:
         return Solution(point, found, empty)
-    none_yet = xp.zeros_like(problem.rows.bound)
-    broken = found & xp.any(problem.rows.excess(point) > problem.tolerance(point, none_yet), axis=-1)
-    (todo,) = xp.nonzero(broken)
+    (todo,) = xp.nonzero(found & xp.any(rows.excess(point) > 0, axis=-1))
     if len(todo):
-        point[todo], found[todo], empty[todo] = _climb(problem[todo])
+        problem = _stated(a[todo], low[todo], high[todo], rows[todo], metric[todo])
+        x, found[todo], empty[todo] = _climb(problem)
+        point[todo] = x.T
     return Solution(point, found, empty)
 
 
@@ -120,8 +180,11 @@ def _absorb_zero_bounds(a: Array, low: Array, high: Array, rows: Rows) -> tuple[
     rounding can tell from zero, seen from the proposal, counts as zero.
     """
     xp = namespace(low)
-    tiny = xp.where(xp.any(rows.quad > 0, axis=-1), 1e-28, 1e-14) * xp.sum(xp.abs(rows.terms(a)), axis=-1)
-    tight = (rows.bound >= 0) & (rows.bound <= tiny) & xp.all((rows.pos >= 0) & (rows.neg >= 0), axis=-1)
+    if not rows.kinked and not rows.curved:
+        return low, high, rows
+    grows = xp.all((rows.pos >= 0) & (rows.neg >= 0), axis=-1)
+    tiny = xp.where(xp.any(rows.quad > 0, axis=-1), 1e-28, 1e-14) * (rows.magnitude(a) - xp.abs(rows.bound))
+    tight = (rows.bound >= 0) & (rows.bound <= tiny) & grows
     if not xp.any(tight):
         return low, high, rows
     tight = tight[..., None]
@@ -132,103 +195,113 @@ def _absorb_zero_bounds(a: Array, low: Array, high: Array, rows: Rows) -> tuple[
     return (
         xp.where(not_below, xp.maximum(low, zero), low),
         xp.where(not_above, xp.minimum(high, zero), high),
-        Rows(rows.pos * keep, rows.neg * keep, rows.quad * keep, rows.bound),
+        rows.with_arrays(rows.pos * keep, rows.neg * keep, rows.quad * keep, rows.bound),
     )
 
 
-def _normalised(a: Array, low: Array, high: Array, rows: Rows) -> tuple[Rows, Array]:
-    """Rows scaled to slopes of order one, so that multipliers are of the order of distances; those slopes."""
+def _stated(a: Array, low: Array, high: Array, rows: Rows, metric: Array) -> _Problem:
+    """The problem with rows scaled to slopes of order one, so that multipliers are of the order of distances."""
     xp = namespace(a)
-    reach = xp.minimum(xp.abs(a) + 1.0, xp.maximum(xp.abs(low), xp.abs(high)))[:, None, :]
-    slope = xp.maximum(xp.abs(rows.pos), xp.abs(rows.neg)) + 2 * rows.quad * xp.where(reach > 0, reach, 1.0)
-    if not slope.shape[1]:
-        return rows, slope
+    slope = xp.maximum(xp.abs(rows.pos), xp.abs(rows.neg)) if rows.kinked else xp.abs(rows.pos)
+    if rows.curved:
+        reach = xp.minimum(xp.abs(a) + 1.0, xp.maximum(xp.abs(low), xp.abs(high)))[:, None, :]
+        slope = slope + 2 * rows.quad * xp.where(reach > 0, reach, 1.0)
     size = xp.max(slope, axis=-1)
     size = xp.where((size > 0) & xp.isfinite(size), size, 1.0)
     binds = rows.bound < xp.inf  # a row with an infinite bound is padding
     scale = xp.where(binds, 1 / size, 0.0)[..., None]
-    bound = xp.where(binds, rows.bound / size, 1.0)
-    return Rows(rows.pos * scale, rows.neg * scale, rows.quad * scale, bound), slope * scale
+
+    def turned(v: Array) -> Array:  # the batch to the end
+        return xp.asarray(xp.moveaxis(v, 0, -1), copy=True)
+
+    arrays = (a, low, high, metric, *(v * scale for v in (rows.pos, rows.neg, rows.quad, slope)))
+    return _Problem(
+        *(turned(v) for v in (*arrays, xp.where(binds, rows.bound / size, 1.0))),
+        rows.kinked,  # type: ignore[call-arg]
+        rows.curved,
+        bool(xp.any(metric != 1)),
+    )
 
 
-def _climb(problem: _Problem) -> Solution:
-    """Dual ascent for a batch in which every problem has a broken row at the start."""
+def _climb(problem: _Problem) -> tuple[Array, Array, Array]:
+    """Dual ascent from no multipliers: points [d, B], which were found [B], which are proven not to exist [B]."""
     xp = namespace(problem.a)
-    count, k = problem.rows.bound.shape
-    lam = xp.zeros_like(problem.rows.bound)
+    k, count = problem.bound.shape
+    lam = xp.zeros_like(problem.bound)
     point = problem.clip(problem.a)
-    found, empty = lam[:, 0] > 0, lam[:, 0] > 0
+    found = xp.all(problem.excess(point) <= problem.tolerance(point, lam), axis=0)
+    empty = xp.zeros_like(found)
     reach = xp.maximum(xp.abs(problem.high - problem.a), xp.abs(problem.low - problem.a))
-    farthest = 0.5 * xp.sum(problem.metric * reach * reach, axis=-1)
-    left = index_range(count, lam)  # the problems not finished yet
+    farthest = 0.5 * xp.sum(problem.metric * reach * reach, axis=0)
+    left = index_range(count, lam)[~found]  # the problems not finished yet
     for _ in range(MAX_STEPS + 10 * k):
-        part = problem if len(left) == count else problem[left]
-        new = _ascent_step(part, lam[left])
+        if not len(left):
+            break
+        part = problem if len(left) == count else problem.at(left)
+        new = _ascent_step(part, lam[:, left])
         x = part.point(part.penalty(new))
-        lam[left], point[left] = new, x
-        excess = part.rows.excess(x)
+        lam[:, left], point[:, left] = new, x
+        excess = part.excess(x)
         error = xp.where(new > 0, xp.abs(excess), xp.clip(excess, 0.0, None))
-        met = xp.all(error <= part.tolerance(x, new), axis=-1)
+        met = xp.all(error <= part.tolerance(x, new), axis=0)
         # Weak duality: a dual value above every possible distance proves that nothing is feasible.
-        dual = 0.5 * xp.sum(part.metric * (x - part.a) ** 2, axis=-1) + xp.sum(new * excess, axis=-1)
+        dual = 0.5 * xp.sum(part.metric * (x - part.a) ** 2, axis=0) + xp.sum(new * excess, axis=0)
         hopeless = ~met & (dual > (1 + 1e-9) * farthest[left])
         found[left], empty[left] = met, hopeless
         left = left[~(met | hopeless)]
-        if not len(left):
-            break
-    return Solution(point, found, empty)
+    return point, found, empty
 
 
 def _ascent_step(problem: _Problem, lam: Array) -> Array:
-    """One Newton step on the rows taken in, with exact line search: new multipliers [B, K]."""
+    """One Newton step on the rows taken in, with exact line search: new multipliers [K, B]."""
     xp = namespace(lam)
     start = problem.penalty(lam)
     x = problem.point(start)
-    excess = problem.rows.excess(x)
-    if lam.shape[-1] == 1:
-        direction = xp.where(excess > 0, 1.0, -1.0)
-    else:
+    excess = problem.excess(x)
+    direction = xp.where(excess > 0, 1.0, -1.0)
+    if len(lam) > 1:
         direction = _newton_direction(problem, lam, start, x, excess)
     # The first multiplier that would turn negative ends the step.
     falling = direction < 0
     room = xp.where(falling, lam / xp.where(falling, -direction, 1.0), xp.inf)
-    t = _line_search(problem, start, direction, xp.min(room, axis=-1))[:, None]
+    t = _line_search(problem, start, direction, xp.min(room, axis=0))
     return xp.where(falling & (room <= t), 0.0, xp.clip(lam + t * direction, 0.0, None))
 
 
 def _newton_direction(problem: _Problem, lam: Array, start: _Penalty, x: Array, excess: Array) -> Array:
-    """Newton direction over the rows with a multiplier and the one broken most [B, K]."""
+    """Newton direction over the rows with a multiplier and the one broken most [K, B]."""
     xp = namespace(lam)
-    every = index_range(lam.shape[0], lam)
+    every = index_range(lam.shape[-1], lam)
     broken = (lam <= 0) & (excess > problem.tolerance(x, lam))
-    worst = xp.argmax(xp.where(broken, excess, -xp.inf), axis=-1)
+    worst = xp.argmax(xp.where(broken, excess, -xp.inf), axis=0)
     # A new row waits until those taken in are met at least as well, or tiny steps between rows never end.
-    unrest = xp.max(xp.where(lam > 0, xp.abs(excess), 0.0), axis=-1)
-    fresh = broken[every, worst] & (excess[every, worst] >= unrest)
+    unrest = xp.max(xp.where(lam > 0, xp.abs(excess), 0.0), axis=0)
+    fresh = broken[worst, every] & (excess[worst, every] >= unrest)
     taken = lam > 0
-    taken[every, worst] = taken[every, worst] | fresh
+    taken[worst, every] = taken[worst, every] | fresh
 
     # Gather the rows taken in, so that the linear systems stay as small as the active set.
-    width = max(1, int(xp.max(xp.sum(xp.astype(taken, xp.int64), axis=-1))))
-    order = xp.argsort(xp.astype(~taken, xp.int8), axis=-1, stable=True)[:, :width]
-    real = xp.take_along_axis(taken, order, axis=-1)
-    slopes = xp.where(real[..., None], problem.rows.slopes(x)[every[:, None], order], 0.0)
-    hessian = (slopes * problem.mobility(start, x)[:, None, :]) @ xp.matrix_transpose(slopes)
+    width = max(1, int(xp.max(xp.sum(xp.astype(taken, xp.int64), axis=0))))
+    order = xp.argsort(xp.astype(~taken, xp.int8), axis=0, stable=True)[:width]  # [width, B]
+    real = taken[order, every]
+    slopes = xp.moveaxis(problem.slope(problem.rows, x), -1, 0)[every[:, None], order.T]  # [B, width, d]
+    slopes = xp.where(real.T[..., None], slopes, 0.0)
+    hessian = (slopes * problem.mobility(start, x).T[:, None, :]) @ xp.matrix_transpose(slopes)
     largest = xp.max(xp.max(xp.abs(hessian), axis=-1), axis=-1)[:, None]
-    damping = xp.where(real, 1e-13 * largest + 1e-14, 1.0)
+    damping = xp.where(real.T, 1e-13 * largest + 1e-14, 1.0)
     hessian = hessian + damping[..., None] * xp.eye(width, dtype=lam.dtype, device=lam.device)
-    right = xp.where(real, xp.take_along_axis(excess, order, axis=-1), 0.0)
-    step = xp.linalg.solve(hessian, right[..., None])[..., 0]
+    right = xp.where(real, excess[order, every], 0.0).T[..., None]
+    step = (right / hessian if width == 1 else xp.linalg.solve(hessian, right))[..., 0].T
     direction = xp.zeros_like(lam)
-    direction[every[:, None], order] = step
+    direction[order, every] = step
 
     # Where the Newton model is flat or points the wrong way, climb along the row broken most alone.
-    wild = ~xp.all(xp.isfinite(step), axis=-1) | (xp.max(xp.abs(step), axis=-1) > 1e9)
-    wrong = (direction[every, worst] <= 0) | ~(xp.sum(direction * excess, axis=-1) > 0)
+    wild = ~xp.all(xp.isfinite(step), axis=0) | (xp.max(xp.abs(step), axis=0) > 1e9)
+    wrong = (direction[worst, every] <= 0) | ~(xp.sum(direction * excess, axis=0) > 0)
     (alone,) = xp.nonzero(fresh & (wild | wrong))
     if len(alone):
-        direction[alone] = 0.0
-        direction[alone, worst[alone]] = 1.0
+        direction[:, alone] = 0.0
+        direction[worst[alone], alone] = 1.0
     return direction
 
 
@@ -239,43 +312,50 @@ def _line_search(problem: _Problem, start: _Penalty, direction: Array, longest: 
     """
     xp = namespace(longest)
     ray = problem.penalty(direction)
-    offset = xp.sum(direction * problem.rows.bound, axis=-1)
-    t = xp.minimum(xp.ones_like(longest), longest)
-    lower, upper = xp.zeros_like(t), 1.0 * longest
-    left = index_range(len(t), t)
+    offset = xp.sum(direction * problem.bound, axis=0)
+    answer = xp.zeros_like(longest)
+    left = index_range(len(longest), longest)
+    # A Newton direction is meant to be taken whole; along a single row the first step has to be found.
+    t = xp.minimum(xp.zeros_like(longest) + (len(direction) > 1), longest)
+    low, high, finished = xp.zeros_like(t), 1.0 * longest, t < 0
+    one_ellipsoid = problem.curved and not problem.kinked and len(direction) == 1 and bool(xp.all(offset > 0))
+    # Numbers as large as the thresholds cancel in the slope: that much of it is rounding.
+    enough = 1e-14 * xp.sum(xp.abs(direction * problem.bound), axis=0)
     for _ in range(MAX_SEARCH):
-        if len(left) == len(t):
-            part, begin, along = problem, start, ray
-        else:
-            part = problem[left]
-            begin, along = _Penalty(*(p[left] for p in start)), _Penalty(*(p[left] for p in ray))
-        now = t[left]
-        here = _Penalty(*(p + now[:, None] * r for p, r in zip(begin, along, strict=True)))
-        x = part.point(here)
-        terms = along.pos * xp.clip(x, 0.0, None) - along.neg * xp.clip(x, None, 0.0) + along.quad * x * x
-        slope = xp.sum(terms, axis=-1) - offset[left]
-        size = xp.sum(xp.abs(terms), axis=-1) + xp.abs(offset[left])
-        tangent = xp.where(x >= 0, along.pos, -along.neg) + 2 * along.quad * x
-        curvature = xp.sum(tangent * tangent * part.mobility(here, x), axis=-1)
-        lo = xp.where(slope > 0, now, lower[left])
-        hi = xp.where(slope > 0, upper[left], now)
-        newton = now + slope / xp.where(curvature > 0, curvature, xp.inf)
+        here = problem.further(start, t, ray)
+        x = problem.point(here)
+        terms = problem.combine(ray, x)
+        slope = xp.sum(terms, axis=0) - offset
+        tangent = problem.slope(ray, x)
+        curvature = xp.sum(tangent * tangent * problem.mobility(here, x), axis=0)
+        low, high = xp.where(slope > 0, t, low), xp.where(slope > 0, high, t)
+        # For one ellipsoid 1/sqrt(f) is nearly straight in t where f is not: a step of Newton on that goes far.
+        gain = 2 * (slope + offset) * (xp.sqrt((slope + offset) / offset) - 1) if one_ellipsoid else slope
+        newton = t + gain / xp.where(curvature > 0, curvature, xp.inf)
         # Nearly flat is no reason to leap: while there is no upper end, grow step by step.
-        newton = xp.where(xp.isfinite(hi), newton, xp.minimum(newton, 64.0 * now))
+        bounded = xp.isfinite(high)
+        newton = xp.where(bounded, newton, xp.minimum(newton, 64.0 * (t + 1.0)))
         # Outside the bracket Newton is no guide: halve it, or widen it while it has no upper end.
-        bounded = xp.isfinite(hi)
-        middle = xp.where(bounded, 0.5 * (lo + xp.where(bounded, hi, lo)), 8.0 * now)
-        following = xp.where((curvature > 0) & (newton > lo) & (newton < hi), newton, middle)
-        finished = (
-            (xp.abs(slope) <= 1e-15 * size)
-            | ((slope > 0) & (now >= longest[left]))
-            | (bounded & (hi - lo <= 4e-16 * hi))
-            | ((curvature > 0) & (xp.abs(newton - now) <= 2e-16 * now))
-            | (now > 1e30)
+        middle = xp.where(bounded, 0.5 * (low + xp.where(bounded, high, low)), 8.0 * t + 1.0)
+        following = xp.where((curvature > 0) & (newton > low) & (newton < high), newton, middle)
+        finished = finished | (
+            (xp.abs(slope) <= enough)
+            | ((slope > 0) & (t >= longest))
+            | (bounded & (high - low <= 4e-16 * high))
+            | ((curvature > 0) & (xp.abs(newton - t) <= 2e-16 * t))
+            | (t > 1e30)
         )
-        lower[left], upper[left] = lo, hi
-        t[left] = xp.where(finished, now, xp.minimum(following, longest[left]))
-        left = left[~finished]
-        if not len(left):
-            break
-    return t
+        t = xp.where(finished, t, xp.minimum(following, longest))
+        remaining = len(t) - int(xp.sum(xp.astype(finished, xp.int64)))
+        if remaining > 0.7 * len(t):
+            continue  # gathering the rest would cost more than carrying the finished along
+        answer[left[finished]] = t[finished]
+        if not remaining:
+            return answer
+        (rest,) = xp.nonzero(~finished)
+        left, problem = left[rest], problem.at(rest)
+        start, ray = (_Penalty(*(v[:, rest] for v in p)) for p in (start, ray))
+        t, low, high, finished = t[rest], low[rest], high[rest], finished[rest]
+        offset, enough, longest = offset[rest], enough[rest], longest[rest]
+    answer[left] = t
+    return answer

@@ -1,0 +1,9 @@
+"""All benchmarks, one after the other: python -m bench"""
+
+import subprocess
+import sys
+
+for name in ("guardian", "replay", "theory"):
+    print(f"\n=== {name}", flush=True)
+    if subprocess.run([sys.executable, "-m", f"bench.{name}"]).returncode:
+        sys.exit(f"bench.{name} failed")
