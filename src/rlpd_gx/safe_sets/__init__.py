@@ -1,19 +1,18 @@
 """Kinds of safe sets: what they contain, what is nearest, how far the boundary is. Below both halves."""
 
 from rlpd_gx.safe_sets.base import Nearest, SafeSet, Spec, code_width, decode
+from rlpd_gx.safe_sets.compound import Intersection, Union
 from rlpd_gx.safe_sets.convex import (
     TOLERANCE,
     TOLERANCE_FLOAT32,
     Box,
     ConvexSet,
     Ellipsoid,
-    Intersection,
     Polytope,
     PositiveSum,
     WeightedL1,
 )
 from rlpd_gx.safe_sets.mask import Mask, ProductMask, choose_nearest, distances
-from rlpd_gx.safe_sets.union import Union
 
 __all__ = [
     "TOLERANCE",

@@ -1,12 +1,10 @@
 """What every kind of safe set can do."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
-from itertools import accumulate
 from typing import Any, ClassVar, NamedTuple, Self
 
 from rlpd_gx.errors import GxError
-from rlpd_gx.safe_sets.backend import Array, namespace
+from rlpd_gx.safe_sets.backend import Array
 
 Spec = dict[str, Any]  # JSON-able: the kind of a set and its sizes, all that decoding needs beside the code
 
@@ -93,16 +91,3 @@ def code_width(spec: Spec) -> int:
     if spec.get("kind") not in _KINDS:
         raise GxError(f"unknown kind of safe set {spec.get('kind')!r}; known are {', '.join(sorted(_KINDS))}")
     return _KINDS[spec["kind"]].code_width(spec)
-
-
-def encode_parts(parts: Sequence[SafeSet], batch: tuple[int, ...]) -> Array:
-    """The codes of several sets, one after the other."""
-    codes = [p.encode() for p in parts]
-    xp = namespace(*codes)
-    return xp.concat([xp.broadcast_to(c, (*batch, c.shape[-1])) for c in codes], axis=-1)
-
-
-def decode_parts(code: Array, specs: Sequence[Spec]) -> list[SafeSet]:
-    """What `encode_parts` wrote."""
-    ends = list(accumulate(code_width(s) for s in specs))
-    return [decode(code[..., e - code_width(s) : e], s) for s, e in zip(specs, ends, strict=True)]

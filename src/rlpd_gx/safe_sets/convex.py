@@ -1,7 +1,6 @@
 """Convex safe sets for Box action spaces: boxes and separable rows, all projected onto by one solver."""
 
 from abc import abstractmethod
-from collections.abc import Sequence
 from functools import cached_property
 from typing import Any, ClassVar, NamedTuple, Self
 
@@ -9,7 +8,7 @@ import numpy as np
 
 from rlpd_gx.errors import GxError
 from rlpd_gx.safe_sets.backend import Array, as_float, is_float32, namespace, row_sum
-from rlpd_gx.safe_sets.base import Nearest, SafeSet, Spec, code_width, decode_parts, encode_parts
+from rlpd_gx.safe_sets.base import Nearest, SafeSet, Spec
 from rlpd_gx.safe_sets.separable import Rows
 from rlpd_gx.safe_sets.solver import RESIDUAL, nearest_point
 
@@ -299,81 +298,6 @@ class Ellipsoid(_OneRow):
 
     def _form(self) -> Form:
         return self._one_row(0.0 * self.w, 0.0 * self.w, self.w, curved=True)
-
-
-class Intersection(ConvexSet):
-    """The actions that lie in every one of several convex sets."""
-
-    kind = "intersection"
-    parameters = ()
-
-    def __init__(self, *parts: ConvexSet) -> None:
-        if not parts:
-            raise GxError("an intersection needs at least one set")
-        dimensions = sorted({p.dimension for p in parts})
-        if len(dimensions) > 1:
-            raise GxError(f"the parts of an intersection act on different dimensions: {dimensions}")
-        self.parts = parts
-
-    @property
-    def dimension(self) -> int:
-        return self.parts[0].dimension
-
-    @property
-    def batch_shape(self) -> tuple[int, ...]:
-        return np.broadcast_shapes(*(p.batch_shape for p in self.parts))
-
-    def _form(self) -> Form:
-        forms = [p.form for p in self.parts]
-        like = next((f.low for f in forms if hasattr(f.low, "detach")), forms[0].low)
-        xp, batch = namespace(like), self.batch_shape
-        low, high = as_float(forms[0].low, like=like), as_float(forms[0].high, like=like)
-        for form in forms[1:]:
-            low = xp.maximum(low, as_float(form.low, like=like))
-            high = xp.minimum(high, as_float(form.high, like=like))
-
-        def joined(name: str, *tail: int) -> Array:
-            columns = [as_float(getattr(f.rows, name), like=like) for f in forms]
-            k = [f.rows.bound.shape[-1] for f in forms]
-            return xp.concat(
-                [xp.broadcast_to(c, (*batch, n, *tail)) for c, n in zip(columns, k, strict=True)],
-                axis=-1 - len(tail),
-            )
-
-        d = self.dimension
-        kinked, curved = (
-            any(getattr(f.rows, n) for f in forms if f.rows.bound.shape[-1]) for n in ("kinked", "curved")
-        )
-        arrays = (joined("pos", d), joined("neg", d), joined("quad", d), joined("bound"))
-        return Form(low, high, Rows(*arrays, kinked=kinked, curved=curved))
-
-    def shifted(self, delta: Array) -> Self:
-        return type(self)(*(p.shifted(delta) for p in self.parts))
-
-    @property
-    def spec(self) -> Spec:
-        return {"kind": self.kind, "parts": [p.spec for p in self.parts]}
-
-    def encode(self) -> Array:
-        return encode_parts(self.parts, self.batch_shape)
-
-    @classmethod
-    def code_width(cls, spec: Spec) -> int:
-        return sum(code_width(p) for p in spec["parts"])
-
-    @classmethod
-    def from_code(cls, code: Array, spec: Spec) -> Self:
-        return cls(*decode_parts(code, spec["parts"]))  # type: ignore[arg-type]
-
-    def __getitem__(self, index: Any) -> Self:
-        return type(self)(*members(self.parts, index, self.batch_shape))
-
-
-def members(parts: Sequence[ConvexSet], index: Any, batch: tuple[int, ...]) -> list[ConvexSet]:
-    """The given members of a batch, of each part; a part that is the same for all members stays as it is."""
-    if any(p.batch_shape not in ((), batch) for p in parts):
-        raise GxError(f"parts with batch shapes {[p.batch_shape for p in parts]} cannot be indexed together")
-    return [p[index] if p.batch_shape else p for p in parts]
 
 
 def _unbounded(like: Array, rows: Rows) -> Form:
