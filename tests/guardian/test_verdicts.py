@@ -254,6 +254,18 @@ def test_halfspaces_may_differ_in_number_from_state_to_state():
     assert batch.action == pytest.approx(np.array([[0.5, 0.5], [0, 0.5], [0, 0]]), abs=1e-6)
 
 
+def test_declared_rows_give_codes_of_one_size():
+    rule = gx.halfspace_rule(lambda s: (np.eye(2)[: int(s)], np.zeros(int(s))), name="walls", max_rows=2)
+    guardian = gx.Guardian(PLANE, rule, fallback=np.zeros(2))
+    sizes = {guardian.certify(s, np.full(2, 0.5)).safe_set.encode().shape for s in (0, 1, 2)}
+    assert len(sizes) == 1
+    assert guardian.certify(1, np.full(2, 0.5)).action == pytest.approx([0, 0.5], abs=1e-6)
+    few = gx.Guardian(
+        PLANE, gx.halfspace_rule(lambda s: (np.eye(2), np.zeros(2)), max_rows=1), fallback=np.zeros(2)
+    )
+    assert "max_rows=1" in few.certify(None, np.full(2, 0.5)).reason
+
+
 def test_safe_sets_of_a_batch_of_states_can_be_stored_and_read_back():
     guardian = gx.Guardian(PLANE, gx.l1_rule(lambda s: (np.ones((len(s), 2)), s), batched=True))
     sets = guardian.safe_sets(np.array([0.5, 1.0, 1.5]))

@@ -9,7 +9,7 @@ import numpy as np
 
 from rlpd_gx.errors import GxError
 from rlpd_gx.rules import SETS, Atom, Combined, Rule
-from rlpd_gx.safe_sets import ConvexSet
+from rlpd_gx.safe_sets import ConvexSet, Polytope
 from rlpd_gx.safe_sets.backend import to_numpy
 from rlpd_gx.types import Context
 
@@ -169,8 +169,10 @@ class Reader:
     def convex_set(self, atom: Atom, dimension: int) -> ConvexSet:
         """The batch of sets a structured rule describes; sets of failed states are unbounded."""
         blank = _unbounded(atom.form, dimension)
-        pair = self.call(atom, lambda answer: _parameters(atom.form, answer, dimension), blank)
+        pair = self.call(atom, lambda answer: _parameters(atom, answer, dimension), blank)
         made = SETS[atom.form](*pair)
+        if isinstance(made, Polytope) and atom.max_rows is not None:
+            made = made.padded(atom.max_rows)
         return made.shifted(atom.shift) if atom.shift else made
 
     def margin(self, atom: Atom, actions: np.ndarray) -> np.ndarray:
@@ -259,8 +261,9 @@ def _numbers(answer: Any) -> np.ndarray:
     return answer
 
 
-def _parameters(form: str, answer: Any, d: int) -> Columns:
+def _parameters(atom: Atom, answer: Any, d: int) -> Columns:
     """Checked parameters of a structured rule, a column each."""
+    form = atom.form
     if not (isinstance(answer, (tuple, list)) and len(answer) == 2):
         raise GxError(f"must return a pair, such as (low, high) or (w, c), not {type(answer).__name__}")
     first, second = (_plain_array(v).astype(np.float64) for v in answer)
@@ -278,6 +281,8 @@ def _parameters(form: str, answer: Any, d: int) -> Columns:
             raise GxError(
                 f"returned {name} of shape {value.shape[1:]}, expected {sizes[name]} for each state"
             )
+    if atom.max_rows is not None and m > atom.max_rows:
+        raise GxError(f"returned {m} half-spaces, but declares max_rows={atom.max_rows}")
     if form == "ellipsoid" and (first < 0).any():
         raise GxError("returned a negative weight; an ellipsoid needs w >= 0")
     return first, second

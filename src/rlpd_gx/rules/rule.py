@@ -62,6 +62,7 @@ class Atom(Rule):
     batched: bool = False
     needs: tuple[str, ...] = ()
     shift: float = 0.0
+    max_rows: int | None = None  # half-spaces: how many at most, so that codes have a fixed size
 
     def __post_init__(self) -> None:
         if not callable(self.fn):
@@ -81,7 +82,7 @@ class Atom(Rule):
 
     @property
     def fingerprint(self) -> str:
-        return fingerprint(self.form, self.batched, self.needs, self.shift, self.fn)
+        return fingerprint(self.form, self.batched, self.needs, self.shift, self.max_rows, self.fn)
 
     def __repr__(self) -> str:
         return f"<{self.form} rule {self.name!r}>"
@@ -186,8 +187,28 @@ def _maker(form: str, doc: str) -> RuleMaker:
 rule = _maker("predicate", "A rule from a predicate: fn(state, action) -> bool.")
 mask_rule = _maker("mask", "A rule from a mask: fn(state) -> bool[n_actions].")
 bounds_rule = _maker("bounds", "A rule from bounds: fn(state) -> (low, high), each [d].")
-halfspace_rule = _maker("halfspace", "A rule from half-spaces: fn(state) -> (A [m, d], b [m]); A a <= b.")
 l1_rule = _maker("l1", "A rule from a weighted L1 norm: fn(state) -> (w [d], c); sum |w_i a_i| <= c.")
+
+
+def halfspace_rule(
+    fn: Callable[..., Any] | None = None,
+    *,
+    name: str | None = None,
+    batched: bool = False,
+    needs: Sequence[str] = (),
+    max_rows: int | None = None,
+) -> Any:
+    """A rule from half-spaces: fn(state) -> (A [m, d], b [m]); A a <= b. Also a decorator.
+
+    `batched`, `needs`: as for the other rules. `max_rows`: declare it where m differs from state to state and safe
+    sets are stored, so that their codes have one size.
+    """
+    if fn is None:
+        return lambda f: halfspace_rule(f, name=name, batched=batched, needs=needs, max_rows=max_rows)
+    return replace(_halfspace(fn, name=name, batched=batched, needs=needs), max_rows=max_rows)
+
+
+_halfspace = _maker("halfspace", "")
 positive_sum_rule = _maker(
     "positive_sum", "A rule from positive parts: fn(state) -> (w [d], c); sum max(w_i a_i, 0) <= c."
 )
