@@ -19,6 +19,7 @@ from rlpd_gx.replay.offline import cache, formats
 from rlpd_gx.replay.offline.checks import Checks
 from rlpd_gx.replay.offline.episode import ActionRange, Episode, Source
 from rlpd_gx.replay.timeline import Layout, Timeline
+from rlpd_gx.safe_sets import Spec
 from rlpd_gx.types import Array
 
 _COMPARISONS: dict[str, Callable[[Any, Any], Any]] = {
@@ -30,6 +31,9 @@ _COMPARISONS: dict[str, Callable[[Any, Any], Any]] = {
     ">": operator.gt,
 }
 _FACTS = ("name", "format", "env_id", "rules_fingerprint", "knows_unsafe_events")
+_SAFE_SET_FACTS = ("safe_set_spec", "state_fingerprint")  # not in what older versions wrote
+ASSUMED = "assumed:"  # before the fingerprint, where some safe sets are an assumption
+KNOWN = "safe_set_known"  # extra column, where the safe sets of some rows are not known
 UNKNOWN_ID = -1  # what was done before a piece that begins inside an episode
 HISTORY_ROWS = 3  # before a piece: what a stack of 4 frames needs
 
@@ -45,6 +49,10 @@ class OfflineDataset:
     actions: ActionRange | None = None
     rules_fingerprint: str | None = None
     """Of the rules that made the `safe_set` column, None where nothing is known."""
+    safe_set_spec: Spec | None = None
+    """What `rlpd_gx.decode` needs to read the `safe_set` column."""
+    state_fingerprint: str | None = None
+    """Of what told the rules their state from stored observations, None where they read it themselves."""
     knows_unsafe_events: bool = False
     findings: tuple[str, ...] = ()
     folder: Path | None = None
@@ -65,6 +73,21 @@ class OfflineDataset:
     def episodes(self) -> int:
         """Pieces of consecutive steps."""
         return int(np.count_nonzero(self.timeline.episode_step == 0))
+
+    @property
+    def needs_safe_set(self) -> Array:
+        """[n] bool: rows that are s or s' of a step; others only fill frame stacks."""
+        needed: Array = self.timeline.is_step.copy()
+        needed[1:] |= self.timeline.is_step[:-1]
+        return needed
+
+    @property
+    def has_safe_set(self) -> Array:
+        """[n] bool: rows whose safe set is known."""
+        line = self.timeline
+        if not line.safe_set.shape[1]:
+            return np.zeros(len(line), bool)
+        return np.asarray(line.extras.get(KNOWN, np.ones(len(line), bool)))
 
     def where(self, condition: str) -> OfflineDataset:
         """Only the steps where a condition on an extra column holds: `"behaviour_iteration <= 20"`."""
@@ -163,7 +186,7 @@ class OfflineDataset:
             chunk = 1 << 16
             for start in range(0, len(self.timeline), chunk):
                 writer.append({k: v[start : start + chunk] for k, v in columns.items()}, self.name)
-            facts = {name: getattr(self, name) for name in _FACTS}
+            facts = {name: getattr(self, name) for name in _FACTS + _SAFE_SET_FACTS}
             writer.finish(_meta(self.actions, findings=list(self.findings), **facts))
         return folder
 
@@ -244,6 +267,7 @@ def _convert(
                 format=name,
                 env_id=source.env_id,
                 rules_fingerprint=source.rules_fingerprint,
+                safe_set_spec=source.safe_set_spec,
                 knows_unsafe_events=knows_unsafe_events,
                 findings=[*source.notes, *checks.close()],
             )
@@ -290,6 +314,8 @@ def rows_of(episode: Episode) -> dict[str, Array]:
     if episode.safe_sets is not None:
         codes = episode.safe_sets
         columns["safe_set"] = np.concatenate([np.zeros((before, *codes.shape[1:]), codes.dtype), codes])
+    if episode.safe_sets_known is not None:
+        columns[f"extras/{KNOWN}"] = np.concatenate([np.zeros(before, bool), episode.safe_sets_known])
     return columns
 
 
@@ -301,7 +327,7 @@ def _open(folder: Path) -> OfflineDataset:
     columns.setdefault("margin", np.full(rows, np.nan, np.float32))
     columns.setdefault("unsafe_event", np.zeros(rows, bool))
     columns.setdefault("safe_set", np.zeros((rows, 0), np.uint8))
-    facts = {name: meta[name] for name in _FACTS}
+    facts = {name: meta[name] for name in _FACTS} | {name: meta.get(name) for name in _SAFE_SET_FACTS}
     return OfflineDataset(
         timeline=Timeline.from_columns(columns),
         actions=_range_from_json(meta["actions"]),

@@ -9,6 +9,7 @@ import gymnasium
 import numpy as np
 
 from rlpd_gx.errors import GxError
+from rlpd_gx.safe_sets import Spec
 from rlpd_gx.types import Array
 
 Observations = Array | dict[str, Array]
@@ -19,7 +20,8 @@ class Episode:
     """T steps and the T + 1 observations around them.
 
     `lead_in` counts frames before the first step that exist only so that its frame stack can be rebuilt:
-    `observations` then holds `[lead_in + T + 1, ...]`. `safe_sets` is `[T + 1, width]`, the rest `[T, ...]`.
+    `observations` then holds `[lead_in + T + 1, ...]`. `safe_sets` is `[T + 1, width]`, `safe_sets_known`
+    `[T + 1]` where some of them are not, the rest `[T, ...]`.
     """
 
     observations: Observations
@@ -34,6 +36,7 @@ class Episode:
     margins: Array | None = None
     unsafe_events: Array | None = None
     safe_sets: Array | None = None
+    safe_sets_known: Array | None = None
     extras: dict[str, Array] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -75,6 +78,7 @@ class Source:
     actions: ActionRange | None = None
     time_limit_steps: int | None = None
     rules_fingerprint: str | None = None
+    safe_set_spec: Spec | None = None
     notes: list[str] = field(default_factory=list)
 
 
