@@ -1,7 +1,9 @@
 """`rlpd-gx data convert --rules`: safe sets for rows that came without."""
 
 import json
+import shlex
 import sys
+from pathlib import Path
 
 import gymnasium
 import numpy as np
@@ -223,6 +225,19 @@ def test_what_a_guard_recorded_is_taken_as_it_is(command, tmp_path):
     assert code == 2
     assert "were made by other rules" in err
     assert not other.exists()
+
+
+def test_the_example_of_the_documentation(command, tmp_path, monkeypatch):
+    text = (Path(__file__).parents[2] / "docs" / "data.md").read_text().partition("## Safe sets")[2]
+    (tmp_path / "my_states.py").write_text(text.partition("```python\n")[2].partition("```")[0])
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    command("collect", "--env", "Hopper-v5", "--out", "hopper.hdf5", "--steps", 30)
+    line = text.partition("```sh\n")[2].partition("```")[0].strip()
+    code, _, err = command(*shlex.split(line)[1:])
+    assert code == 0, err
+    data = load("hopper-power")
+    assert (gx.decode(data.timeline.safe_set, data.safe_set_spec).parts[1].w != 0).any()
 
 
 @pytest.mark.parametrize(
