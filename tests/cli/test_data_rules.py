@@ -4,6 +4,7 @@ import json
 import shlex
 import sys
 from pathlib import Path
+from types import ModuleType
 
 import gymnasium
 import numpy as np
@@ -160,6 +161,7 @@ def test_a_row_whose_rule_fails_is_the_users_choice(command, pendulum, tmp_path)
     report = json.loads(command("data", "audit", tmp_path / "assumed", "--json")[1])
     assert report["safe_sets"]["missing_rows"] == 12
     assert report["safe_sets"]["rules"].startswith("assumed:")
+    assert report["not_finite_rows"] == {}  # the bounds that were lifted are no fault
 
 
 def test_the_previous_action_comes_from_the_file(command, pendulum, tmp_path):
@@ -202,6 +204,7 @@ def test_rules_of_the_simulator_need_to_be_told_the_state(command, tmp_path):
     data = load(tmp_path / "sets")
     expected = guardian_of(gx.envs.mujoco.power, "Hopper-v5").safe_sets(joints(data.timeline.observation))
     assert (data.timeline.safe_set == expected.encode()).all()
+    assert "through --state my_rules:joints" in data.findings[-1]
     # Another reading is no cache hit.
     options = ("--state", "my_rules:joints_of_others")
     assert convert(command, power[0], tmp_path / "others", power[2], *options)[0] == 0
@@ -225,6 +228,45 @@ def test_what_a_guard_recorded_is_taken_as_it_is(command, tmp_path):
     assert code == 2
     assert "were made by other rules" in err
     assert not other.exists()
+
+
+@gx.mask_rule
+def by_frame(frame):
+    """Reads the emulator itself (see `emulator_rules`): no firing early on, and no answer in frame 12."""
+    if frame == 12:
+        raise ValueError("no reading")
+    return np.array([True, frame >= 100, True, True])
+
+
+@pytest.fixture
+def emulator_rules(monkeypatch):
+    module = ModuleType("emulator_rules")
+    module.by_frame, module.state = (
+        by_frame,
+        lambda env, observation, info: env.unwrapped.ale.getEpisodeFrameNumber(),
+    )
+    monkeypatch.setitem(sys.modules, "emulator_rules", module)
+
+
+def test_an_action_log_is_replayed_for_rules_that_read_the_emulator(command, tmp_path, emulator_rules):
+    log, rule = tmp_path / "breakout.json.gz", "emulator_rules:by_frame"
+    options = ("--format", "action-log", "--steps", 60)
+    assert command("collect", "--env", "ALE/Breakout-v5", "--out", log, *options)[0] == 0
+    code, _, err = convert(command, log, tmp_path / "sets", rule)
+    assert code == 2
+    assert "rule 'by_frame' raised ValueError: no reading" in err
+    assert "'safe_set', row 3: the safe set is unknown" in err
+    code, _, err = convert(command, log, tmp_path / "sets", rule, "--offline-safe-sets", "drop")
+    assert code == 0, err
+    data = load(tmp_path / "sets")
+    assert data.steps == 58  # to row 3 and from it
+    guardian = guardian_of(by_frame, "ALE/Breakout-v5")
+    assert data.rules_fingerprint == guardian.fingerprint
+    rows = data.needs_safe_set
+    allowed = gx.decode(data.timeline.safe_set[rows], data.safe_set_spec).allowed
+    step = data.timeline.extras["step_in_episode"][rows]
+    assert (allowed[:, 1] == (4 * step >= 100)).all()
+    assert allowed[:, 0].all()
 
 
 def test_the_example_of_the_documentation(command, tmp_path, monkeypatch):

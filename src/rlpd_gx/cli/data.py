@@ -63,7 +63,12 @@ def convert(
         )
     if rules is None and (state or offline_safe_sets):
         raise GxError("--state and --offline-safe-sets say how rules read the data; name them with --rules")
-    data = _load(source, format, mapping, observation, where, env, clip_actions, time_limit)
+    more = {}
+    if rules is not None and state is None:
+        from rlpd_gx.cli.offline_rules import while_replayed
+
+        more["live_safe_sets"] = while_replayed(source, format, rules, env)
+    data = _load(source, format, mapping, observation, where, env, clip_actions, time_limit, **more)
     if rules is not None:
         from rlpd_gx.cli.offline_rules import with_rules
 

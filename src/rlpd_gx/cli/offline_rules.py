@@ -2,6 +2,9 @@
 
 import warnings
 from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import gymnasium as gym
@@ -11,7 +14,9 @@ import typer
 from rlpd_gx.cli.loading import load, make_env
 from rlpd_gx.errors import GxError
 from rlpd_gx.guardian import GuardedEnv, Guardian
-from rlpd_gx.replay.offline import OfflineDataset, with_safe_sets
+from rlpd_gx.guardian.reading import batch_of_one
+from rlpd_gx.replay.offline import LiveSafeSets, OfflineDataset, formats, with_safe_sets
+from rlpd_gx.replay.offline.cache import is_dataset
 from rlpd_gx.replay.offline.safe_sets import Missing
 from rlpd_gx.rules import fingerprint
 from rlpd_gx.safe_sets import Intersection, Mask, ProductMask, SafeSet, Union
@@ -28,17 +33,20 @@ def with_rules(
     rule, module = load(rules, "rules")
     read = load(state, "state")[0] if state else None
     live = getattr(module, "state", None)
-    world = _world(data, env)
-    guardian = Guardian(
-        world.action_space, rule, embedding=getattr(module, "embedding", None), mode="monitor"
-    )
+    world = _world(data.name, env, data.env_id)
+    guardian = _guardian(world.action_space, rule, module)
+    count = data.actions.count if data.actions else None
+    if count is not None and count != getattr(world.action_space, "n", count):
+        raise GxError(
+            f"{data.name}: has {count} actions, but {env or data.env_id} takes {world.action_space}; give --env"
+        )
     unreadable = "the rules cannot be asked about the stored state (the note above says why)"
     if live is not None and read is None:
         unreadable = (
             f"the rules read `state` of {module.__name__} from the live environment, which the file does not "
             "hold; --state module:callable can name a function from stored observations [k, ...] to that state"
         )
-    return with_safe_sets(
+    data = with_safe_sets(
         data,
         StoredStates(guardian, read) if live is None or read is not None else None,
         guardian.fingerprint,
@@ -47,6 +55,43 @@ def with_rules(
         state_fingerprint=fingerprint(read) if read is not None else None,
         unreadable=unreadable,
     )
+    told = f"safe sets were computed from stored observations through --state {state}"
+    if read is None or told in data.findings:
+        return data
+    return replace(data, findings=(*data.findings, told))
+
+
+def while_replayed(source: Path, format: str | None, rules: str, env: str | None) -> LiveSafeSets | None:
+    """The safe sets of `rules` in the emulator that replays an action log, if that is what they read."""
+    if is_dataset(source) or (format or formats.detect(source)) != "action_log":
+        return None
+    rule, module = load(rules, "rules")
+    live = getattr(module, "state", None)
+    if live is None:
+        return None
+    world = _world(source.name, env, formats.read(source, "action_log", {}).env_id)
+    guardian = _guardian(world.action_space, rule, module)
+    if guardian.needs:
+        raise GxError(
+            f"--rules {rules} need {', '.join(sorted(guardian.needs))}, which a replay does not tell them"
+        )
+
+    noted = False
+
+    def safe_set(env: Any) -> SafeSet | None:
+        nonlocal noted
+        try:
+            safe_sets = guardian.safe_sets(batch_of_one(live(env, None, {})))
+        except GxError as error:  # a rule failed: unknown here
+            if not noted:
+                typer.echo(f"note: {error}", err=True)
+            noted = True
+            return None
+        if safe_sets is None:
+            raise _not_finite()
+        return safe_sets[0]
+
+    return LiveSafeSets(safe_set, guardian.fingerprint, fingerprint(live))
 
 
 class StoredStates:
@@ -73,10 +118,7 @@ class StoredStates:
             self._noted = True
         self._row += len(time)
         if verdicts.safe_set is None and known.any():
-            raise GxError(
-                "these rules have no finite description (predicates and margins of continuous actions have "
-                "none), so their safe sets cannot be stored; write them as bounds or constraints"
-            )
+            raise _not_finite()
         return verdicts.safe_set, known  # type: ignore[return-value]  # None only where nothing is known
 
     def _states(self, observations: Any) -> Any:
@@ -113,13 +155,13 @@ def everything(example: SafeSet) -> SafeSet:
     return Intersection(space, *(rule.shifted(-np.inf) for rule in rules))
 
 
-def _world(data: OfflineDataset, env: str | None) -> Any:
+def _world(name: str, env: str | None, named_in_file: str | None) -> Any:
     """The environment of the data: its action space is what the rules speak about."""
-    env_id = env or data.env_id
+    env_id = env or named_in_file
     if env_id is None:
-        raise GxError(f"{data.name}: does not name its environment, whose actions --rules judge; give --env")
+        raise GxError(f"{name}: does not name its environment, whose actions --rules judge; give --env")
     if env is None and ":" in env_id:  # would import whatever module a file names
-        raise GxError(f"{data.name}: 'env_id' is {env_id!r}, which would import a module; give it as --env")
+        raise GxError(f"{name}: 'env_id' is {env_id!r}, which would import a module; give it as --env")
     return make_env(env_id)
 
 
@@ -131,7 +173,16 @@ def _example(world: Any, guardian: Guardian, live: Any) -> SafeSet:
     guarded.reset(seed=0)
     safe_set = guarded.safe_set()
     if safe_set is None:
-        raise GxError(
-            "these rules have no finite description, so no safe set can be stored, not even the full one"
-        )
+        raise _not_finite()
     return safe_set
+
+
+def _guardian(space: gym.Space, rule: Any, module: ModuleType) -> Guardian:
+    return Guardian(space, rule, embedding=getattr(module, "embedding", None), mode="monitor")
+
+
+def _not_finite() -> GxError:
+    return GxError(
+        "these rules have no finite description (predicates and margins of continuous actions have none), so "
+        "their safe sets cannot be stored; write them as bounds or constraints"
+    )

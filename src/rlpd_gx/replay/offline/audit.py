@@ -117,10 +117,10 @@ def _differ(proposed: Array, executed: Array) -> Array:
 
 
 def _not_finite(dataset: OfflineDataset) -> dict[str, int]:
-    """Rows with NaN or infinity, by column. An unknown margin is NaN on purpose."""
+    """Rows with NaN or infinity, by column. An unknown margin is NaN on purpose, an open bound infinite."""
     found = {}
     for name, column in dataset.timeline.columns().items():
-        if column.dtype.kind == "f" and name != "margin" and not np.isfinite(column).all():
+        if column.dtype.kind == "f" and name not in ("margin", "safe_set") and not np.isfinite(column).all():
             bad = ~np.isfinite(column.reshape(len(column), -1)).all(axis=1)
             found[name] = int(np.count_nonzero(bad))
     return found

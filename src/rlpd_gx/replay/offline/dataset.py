@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import gymnasium
 import numpy as np
@@ -19,7 +19,7 @@ from rlpd_gx.replay.offline import cache, formats
 from rlpd_gx.replay.offline.checks import Checks
 from rlpd_gx.replay.offline.episode import ActionRange, Episode, Source
 from rlpd_gx.replay.timeline import Layout, Timeline
-from rlpd_gx.safe_sets import Spec
+from rlpd_gx.safe_sets import SafeSet, Spec
 from rlpd_gx.types import Array
 
 _COMPARISONS: dict[str, Callable[[Any, Any], Any]] = {
@@ -36,6 +36,15 @@ ASSUMED = "assumed:"  # before the fingerprint, where some safe sets are an assu
 KNOWN = "safe_set_known"  # extra column, where the safe sets of some rows are not known
 UNKNOWN_ID = -1  # what was done before a piece that begins inside an episode
 HISTORY_ROWS = 3  # before a piece: what a stack of 4 frames needs
+
+
+class LiveSafeSets(NamedTuple):
+    """`safe_set(env)` in the current state of a live environment, None where unknown."""
+
+    safe_set: Callable[[Any], SafeSet | None]
+    rules_fingerprint: str
+    state_fingerprint: str | None = None
+    """Of what else the function does to read the state."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -200,7 +209,7 @@ def load(
     actions: ActionRange | None = None,
     clip_actions: bool = False,
     time_limit_steps: int | None = None,
-    live_safe_sets: tuple[Callable[[Any], Array], str] | None = None,
+    live_safe_sets: LiveSafeSets | None = None,
     strict: bool = True,
     root: Path | None = None,
     progress: bool | None = None,
@@ -208,7 +217,7 @@ def load(
     """Read a dataset in any known format; the second time it is opened from the cache.
 
     `options` go to the reader of the format. `actions` is the range to check against where the file does not
-    say. `live_safe_sets` = (function of the live environment, fingerprint of its rules), for action logs.
+    say. `live_safe_sets` are asked while an action log is replayed.
     """
     path, root = Path(path), root or cache.cache_root()
     if not path.exists():
@@ -224,16 +233,16 @@ def load(
         "actions": _range_as_json(actions),
         "clip_actions": clip_actions,
         "time_limit_steps": time_limit_steps,
-        "rules": live_safe_sets[1] if live_safe_sets else None,
+        "rules": live_safe_sets[1:] if live_safe_sets else None,
         "strict": strict,
     }
     folder = root / cache.key_of(choices)
     if not cache.is_dataset(folder):
         if live_safe_sets:
-            options["safe_set"] = live_safe_sets[0]
+            options["safe_set"] = live_safe_sets.safe_set
         source = formats.read(path, name, options)
         if live_safe_sets:
-            source.rules_fingerprint = live_safe_sets[1]
+            source.rules_fingerprint = live_safe_sets.rules_fingerprint
         checks = Checks(
             path, actions or source.actions, clip_actions, time_limit_steps, source.time_limit_steps, strict
         )

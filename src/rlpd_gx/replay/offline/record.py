@@ -13,9 +13,8 @@ import gymnasium
 import numpy as np
 
 from rlpd_gx.errors import GxError, missing_extra
-from rlpd_gx.replay.offline.episode import Episode
+from rlpd_gx.replay.offline.episode import Episode, encode_sets
 from rlpd_gx.replay.offline.formats import minari as minari_format
-from rlpd_gx.replay.offline.safe_sets import same_spec
 from rlpd_gx.safe_sets import SafeSet, Spec
 from rlpd_gx.types import Array
 
@@ -150,15 +149,7 @@ class Recorder(gymnasium.Wrapper[Any, Any, Any, Any]):
             sets = [*sets, None if stopped else self.safe_set()]
         except GxError:  # the rules cannot be asked there
             sets = [*sets, None]
-        known = np.array([safe_set is not None for safe_set in sets])
-        if not known.any():
-            return None, None
-        for safe_set in sets:
-            if safe_set is not None:
-                self.safe_set_spec = same_spec(self.safe_set_spec, safe_set.spec)
-        encoded = np.stack([safe_set.encode() for safe_set in sets if safe_set is not None])
-        codes = np.zeros((len(sets), encoded.shape[1]), encoded.dtype)
-        codes[known] = encoded
+        codes, known, self.safe_set_spec = encode_sets(sets, self.safe_set_spec)
         return codes, known
 
 

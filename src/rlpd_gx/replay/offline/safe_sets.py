@@ -10,6 +10,7 @@ import numpy as np
 from rlpd_gx.errors import GxError
 from rlpd_gx.replay.offline import cache
 from rlpd_gx.replay.offline.dataset import ASSUMED, KNOWN, OfflineDataset
+from rlpd_gx.replay.offline.episode import same_spec
 from rlpd_gx.replay.timeline import Timeline
 from rlpd_gx.safe_sets import SafeSet, Spec
 from rlpd_gx.types import Array
@@ -71,16 +72,6 @@ def with_safe_sets(
             f"{dataset.name}: no row has a safe set, so drop leaves nothing; choose assume-all or other data"
         )
     return _with_codes(dataset, found, fingerprint).keep(needed)
-
-
-def same_spec(spec: Spec | None, another: Spec) -> Spec:
-    """The one spec of all rows: a column of codes has one width."""
-    if spec is not None and spec != another:
-        raise GxError(
-            f"safe sets of different sizes cannot be stored in one column: {another} after {spec}; let the rules "
-            "return as many half-spaces in every state, with an infinite bound where one is not used"
-        )
-    return another
 
 
 def _made_by(dataset: OfflineDataset, fingerprint: str, state_fingerprint: str | None) -> bool:
@@ -173,7 +164,7 @@ def _nothing_known(dataset: OfflineDataset, fingerprint: str, known: Array, unre
     row = int(np.flatnonzero(~known)[0])
     stored = dataset.rules_fingerprint if dataset.timeline.safe_set.shape[1] else None
     if stored == fingerprint:
-        why = "the rules could not be asked when it was recorded"
+        why = "the rules could not be asked when it was recorded or replayed"
     elif stored:
         why = f"those in the file were made by other rules ({stored}, not {fingerprint}) and {unreadable}"
     else:
