@@ -2,13 +2,14 @@
 
 import gzip
 import json
+import warnings
 
 import gymnasium
 import numpy as np
 import pytest
 
 import rlpd_gx as gx
-from rlpd_gx.replay.offline import load, with_safe_sets
+from rlpd_gx.replay.offline import audit, load, record, with_safe_sets
 
 
 def push(observation):
@@ -159,6 +160,61 @@ def test_the_guardian_and_the_stored_states_agree_on_safe_sets(command, tmp_path
     assert gx.decode(pieces.safe_set, spec)[cut].contains(pieces.executed_action[cut]).all()
 
 
+@gx.bounds_rule(batched=True, needs=("time",))
+def ever_less(states, time):
+    """A rule for Pendulum-v1."""
+    limit = 1 / (1 + np.asarray(time))[:, None]
+    return -limit, limit
+
+
+def test_a_guarded_collection_brings_its_safe_sets(command, tmp_path):
+    for rule in (slow_torque, ever_less):
+        folder = tmp_path / rule.name
+        options = ("--rules", f"my_policies:{rule.name}", "--steps", 250)
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "a rule reads the previous action")
+            assert command("collect", "--env", "Pendulum-v1", "--out", folder, *options)[0] == 0
+        data = load(folder)
+        line = data.timeline
+        guardian = gx.Guardian(gymnasium.make("Pendulum-v1").action_space, rule)
+        previous = np.roll(line.executed_action, 1, axis=0)
+        previous[line.episode_step == 0] = 0
+        context = gx.Context(previous, line.episode_step)
+        expected = guardian.safe_sets(line.observation, context=context)
+        assert data.safe_set_spec == expected.spec
+        assert (line.safe_set == expected.encode()).all()
+        assert len(np.unique(line.safe_set[~line.is_step], axis=0)) == 2  # the final ones are no blanks
+        assert with_safe_sets(data, None, guardian.fingerprint) is data
+        changed = gx.Guardian(guardian.action_space, half_torque)
+        with pytest.raises(
+            gx.GxError, match=f"other rules .{guardian.fingerprint}, not {changed.fingerprint}"
+        ):
+            with_safe_sets(data, None, changed.fingerprint)
+
+
+def test_safe_sets_of_the_simulator(command, tmp_path):
+    options = ("--rules", "rlpd_gx.envs.mujoco:power", "--steps", 60)
+    assert command("collect", "--env", "Hopper-v5", "--out", tmp_path / "hopper", *options)[0] == 0
+    data = load(tmp_path / "hopper")
+    line = data.timeline
+    assert data.episodes > 1
+    velocity = gx.decode(line.safe_set, data.safe_set_spec).parts[1].w
+    observed = line.observation[:, 8:11]
+    assert (np.clip(velocity, -10, 10) == observed).all()  # in the final states as well
+
+
+@gx.rule
+def gentle(state, action):
+    return bool(np.abs(action).max() < 0.5)
+
+
+def test_rules_without_a_finite_description_store_no_sets(command, tmp_path):
+    options = ("--rules", "my_policies:gentle", "--steps", 5)
+    assert command("collect", "--env", "Pendulum-v1", "--out", tmp_path / "gentle", *options)[0] == 0
+    data = load(tmp_path / "gentle")
+    assert (data.timeline.safe_set.shape[1], data.rules_fingerprint) == (0, None)
+
+
 @gx.mask_rule
 def sensor(state):
     """A rule for CartPole-v1 that cannot be asked beyond an angle."""
@@ -181,11 +237,31 @@ def test_a_step_that_the_guardian_refused_is_not_recorded(command, tmp_path):
     # Every recorded step began where the rule could still be asked, and the last one led where it could not.
     assert (np.abs(line.observation[line.is_step, 2]) <= 0.1).all()
     assert (np.abs(line.observation[~line.is_step, 2]) > 0.1).all()
+    # So its safe set there is unknown, which no later load overlooks.
+    data = load(tmp_path / "stopped")
+    assert audit(data)["safe_sets"]["missing_rows"] == 3
+    with pytest.raises(gx.GxError, match="could not be asked when it was recorded"):
+        with_safe_sets(data, None, data.rules_fingerprint)
+    left = with_safe_sets(data, None, data.rules_fingerprint, missing="drop")
+    assert left.steps == data.steps - 3
+    assert audit(left)["safe_sets"]["missing_rows"] == 0
     options = ("--rules", "my_policies:never", "--episodes", 3)
     code, _, err = command("collect", "--env", "CartPole-v1", "--out", tmp_path / "empty", *options)
     assert code == 2
     assert "lets nothing be executed" in err
     assert not (tmp_path / "empty").exists()
+
+
+def test_where_a_fallback_ran_the_safe_set_is_unknown(tmp_path):
+    env = gx.GuardedEnv(gymnasium.make("CartPole-v1"), sensor, fallback=1)
+    sink = record.MinariSink(tmp_path / "fallback", env, {})
+    recorder = record.Recorder(env, sink, seed=0, safe_set=env.safe_set)
+    record.roll_out(recorder, push, np.random.default_rng(0), episodes=2)
+    sink.close({"rules_fingerprint": env.guardian.fingerprint, "safe_set_spec": recorder.safe_set_spec})
+    data = load(tmp_path / "fallback")
+    outside = np.abs(data.timeline.observation[:, 2]) > 0.1
+    assert (outside & data.timeline.is_step).any()
+    assert (data.has_safe_set == ~outside).all()
 
 
 @pytest.mark.parametrize(

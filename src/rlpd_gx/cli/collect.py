@@ -47,6 +47,7 @@ def collect(
     import numpy as np
 
     from rlpd_gx.replay.offline import record
+    from rlpd_gx.replay.offline.formats.minari import FINGERPRINT, SPEC
 
     if episodes is None and steps is None:
         raise GxError("say how much to collect: --episodes or --steps")
@@ -57,13 +58,14 @@ def collect(
         )
     world = _make(env, env_kwargs)
     facts: dict[str, Any] = {"policy": policy, "epsilon": epsilon or [0.0], "seed": seed}
-    unsafe_event = None
+    unsafe_event = safe_set = None
     if rules is not None:
         world, unsafe_event = _guarded(world, rules)
         facts |= {"rules": rules, "guarded_by": world.guardian.fingerprint}
+        safe_set = world.safe_set
     act = None if policy.startswith("learn:") else load_policy(policy, world, seed)
     sink = (record.MinariSink if format == "minari" else record.ActionLogSink)(out, world, facts)
-    recorder = record.Recorder(world, sink, seed, unsafe_event)
+    recorder = record.Recorder(world, sink, seed, unsafe_event, safe_set)
     try:
         if act is None:
             _learn(policy.removeprefix("learn:"), recorder, steps, seed)
@@ -71,7 +73,8 @@ def collect(
             epsilons = tuple(epsilon or (0.0,))
             generator = np.random.default_rng(seed)
             record.roll_out(recorder, act, generator, epsilons=epsilons, episodes=episodes, steps=steps)
-        sink.close()
+        stored = recorder.safe_set_spec is not None
+        sink.close({FINGERPRINT: world.guardian.fingerprint, SPEC: recorder.safe_set_spec} if stored else {})
     except BaseException:
         sink.discard()
         raise

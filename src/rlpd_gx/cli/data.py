@@ -3,7 +3,7 @@
 import json
 import tempfile
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 
@@ -39,11 +39,40 @@ def convert(
     env: Env = None,
     clip_actions: Clip = False,
     time_limit: TimeLimit = None,
+    rules: Annotated[
+        str | None, typer.Option(help="Store the safe sets of these rules: module:name of a rule or a list.")
+    ] = None,
+    state: Annotated[
+        str | None,
+        typer.Option(help="module:callable, stored observations [k, ...] -> what the rules read."),
+    ] = None,
+    offline_safe_sets: Annotated[
+        Literal["error", "assume-all", "drop"] | None,
+        typer.Option(
+            help="Where the rules cannot read the stored state: stop, allow every action, or leave the rows "
+            "out [default: error]."
+        ),
+    ] = None,
 ) -> None:
     """Read a dataset once, so that it opens at once from then on."""
     if where and out is None:
         raise GxError("the cache holds whole datasets; say with --out where the steps picked by --where go")
-    data = _load(source, format, mapping, observation, where, env, clip_actions, time_limit)
+    if rules is not None and out is None:
+        raise GxError(
+            "the cache holds datasets as they are; say with --out where the one with safe sets goes"
+        )
+    if rules is None and (state or offline_safe_sets):
+        raise GxError("--state and --offline-safe-sets say how rules read the data; name them with --rules")
+    more = {}
+    if rules is not None and state is None:
+        from rlpd_gx.cli.offline_rules import while_replayed
+
+        more["live_safe_sets"] = while_replayed(source, format, rules, env)
+    data = _load(source, format, mapping, observation, where, env, clip_actions, time_limit, **more)
+    if rules is not None:
+        from rlpd_gx.cli.offline_rules import with_rules
+
+        data = with_rules(data, rules, state, offline_safe_sets or "error", env)
     folder = data.save(out) if out is not None else data.folder
     for finding in data.findings:
         typer.echo(f"note: {finding}", err=True)

@@ -44,7 +44,7 @@ class States:
 
     def all(self, needs: tuple[str, ...]) -> tuple[Any, dict[str, Any]]:
         """The whole batch and its context fields."""
-        wrap = _wrap if self.single else (lambda v: v)
+        wrap = batch_of_one if self.single else (lambda v: v)
         whole = {n: read_only(wrap(getattr(self.context, n))) for n in needs}
         return read_only(wrap(self.batch)), whole
 
@@ -94,12 +94,12 @@ def pick(batch: Any, index: Any) -> Any:
     return batch[index]
 
 
-def _wrap(state: Any) -> Any:
+def batch_of_one(state: Any) -> Any:
     """One state as a batch of one."""
     if isinstance(state, Mapping):
-        return {k: _wrap(v) for k, v in state.items()}
+        return {k: batch_of_one(v) for k, v in state.items()}
     if isinstance(state, tuple):
-        return tuple(_wrap(v) for v in state)
+        return tuple(batch_of_one(v) for v in state)
     if isinstance(state, (np.ndarray, np.generic, int, float, bool)):
         return np.asarray(state)[None]
     return state[None] if hasattr(state, "detach") else [state]

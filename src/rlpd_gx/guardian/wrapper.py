@@ -11,8 +11,9 @@ from gymnasium.vector import AutoresetMode, VectorEnv, VectorWrapper
 from rlpd_gx.errors import GxError, StopEpisode
 from rlpd_gx.guardian.audit import Audit
 from rlpd_gx.guardian.guardian import Guardian
-from rlpd_gx.guardian.reading import pick
+from rlpd_gx.guardian.reading import batch_of_one, pick
 from rlpd_gx.rules import Rule
+from rlpd_gx.safe_sets import SafeSet
 from rlpd_gx.types import Context, Verdict
 
 StateOf = Callable[[Any, Any, dict[str, Any]], Any]  # (env, observation, info) -> what the rules read
@@ -61,7 +62,7 @@ class GuardedEnv(gym.Wrapper, gym.utils.RecordConstructorArgs):
         self._previous: Any = None
         self._time = 0
         self._last: tuple[Any, dict[str, Any]] | None = None
-        self._unsafe = False
+        self._unsafe = self._unfinished = False
 
     @property
     def audit(self) -> Audit:
@@ -72,7 +73,7 @@ class GuardedEnv(gym.Wrapper, gym.utils.RecordConstructorArgs):
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Any, dict[str, Any]]:
         """Begin an episode; one that was left unfinished is counted as it stands."""
-        if self._time > 0:
+        if self._unfinished:
             self._end_episode()
         observation, info = self.env.reset(seed=seed, options=options)
         self._previous, self._time, self._unsafe = self._initial_action, 0, False
@@ -95,6 +96,7 @@ class GuardedEnv(gym.Wrapper, gym.utils.RecordConstructorArgs):
         observation, reward, terminated, truncated, info = self.env.step(_private(verdict.action))
         info = {**info, "guardian": verdict}
         self._previous, self._time = _private(verdict.action), self._time + 1
+        self._unfinished = True
         self._last = (_private(observation), info)
         if self._unsafe_event is not None:
             self._unsafe |= bool(self._unsafe_event(observation, reward, terminated, truncated, info))
@@ -105,19 +107,34 @@ class GuardedEnv(gym.Wrapper, gym.utils.RecordConstructorArgs):
     def certify(self, action: Any) -> Verdict:
         """The verdict on an action in the current state; counted as a proposal, but nothing is executed."""
         assert self._last is not None
+        return self.guardian.certify(self._state_of(self.env, *self._last), action, context=self._context())
+
+    def safe_set(self) -> SafeSet | None:
+        """The safe set in the current state, also after the last step of an episode until the reset.
+
+        None where the rules have no finite description; raises `GxError` where they cannot be asked.
+        """
+        if self._last is None:
+            raise GxError("there is no current state; call reset() first")
+        fields = vars(self._context()).values()
+        context = Context(*(None if v is None else batch_of_one(v) for v in fields))
+        state = batch_of_one(self._state_of(self.env, *self._last))
+        safe_sets = self.guardian.safe_sets(state, context=context)
+        return None if safe_sets is None else safe_sets[0]
+
+    def _context(self) -> Context:
         parameters = self._parameters(self._time) if callable(self._parameters) else self._parameters
-        context = Context(self._previous, self._time, parameters)
-        return self.guardian.certify(self._state_of(self.env, *self._last), action, context=context)
+        return Context(self._previous, self._time, parameters)
 
     def close(self) -> None:
         """Close the environment; an unfinished episode is counted as it stands."""
-        if self._time > 0:
+        if self._unfinished:
             self._end_episode()
         super().close()
 
     def _end_episode(self) -> None:
         self.guardian.end_episode(unsafe_event=None if self._unsafe_event is None else self._unsafe)
-        self._time, self._unsafe = 0, False
+        self._unfinished = self._unsafe = False
 
 
 class GuardedVectorEnv(VectorWrapper):

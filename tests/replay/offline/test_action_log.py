@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 from rlpd_gx.errors import GxError
-from rlpd_gx.replay.offline import load
+from rlpd_gx.replay.offline import LiveSafeSets, load
 from rlpd_gx.replay.offline.cache import cache_root
+from rlpd_gx.safe_sets import Box
 
 KWARGS = {"frameskip": 4, "repeat_action_probability": 0.0, "full_action_space": False}
 STEPS = 220  # long enough for a random player of Breakout to lose a life
@@ -84,13 +85,15 @@ def test_pixels_and_both(tmp_path, recorded):
 def test_safe_sets_come_from_the_live_emulator(tmp_path, recorded):
     path = write(tmp_path / "log.json.gz", recorded[0])
 
-    def code(env):  # something only the emulator knows
-        return np.array([env.unwrapped.ale.getEpisodeFrameNumber() % 256], np.uint8)
+    def frames(env):  # something only the emulator knows, and not always
+        number = env.unwrapped.ale.getEpisodeFrameNumber()
+        return None if number == 8 else Box(np.array([number]), np.array([number]))
 
-    data = load(path, live_safe_sets=(code, "frames-v1"))
-    assert data.rules_fingerprint == "frames-v1"
-    at = data.timeline.is_step  # a game can end inside the last four frames
-    assert (data.timeline.safe_set[at, 0] == 4 * data.timeline.episode_step[at] % 256).all()
+    data = load(path, live_safe_sets=LiveSafeSets(frames, "frames-v1"))
+    assert (data.rules_fingerprint, data.safe_set_spec) == ("frames-v1", {"kind": "box", "dimension": 1})
+    assert (data.has_safe_set == (data.timeline.episode_step != 2)).all()
+    at = data.timeline.is_step & data.has_safe_set  # a game can end inside the last four frames
+    assert (data.timeline.safe_set[at, 0] == 4 * data.timeline.episode_step[at]).all()
     assert load(path).rules_fingerprint is None
     assert len([entry for entry in cache_root().iterdir() if entry.name != "hashes"]) == 2
 

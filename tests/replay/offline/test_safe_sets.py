@@ -8,6 +8,7 @@ import pytest
 from rlpd_gx.errors import GxError
 from rlpd_gx.replay.offline import ActionRange, audit, load, with_safe_sets
 from rlpd_gx.replay.offline.audit import as_table
+from rlpd_gx.safe_sets import Box, Polytope, decode
 
 ALL = np.array([7], np.uint8)
 
@@ -117,12 +118,63 @@ def test_audit_counts(tmp_path, data):
     assert report["action"] == {"min": [1.0], "max": [5.0]}
     assert report["actions_out_of_range_steps"] is None
     assert report["unsafe_share"] is None
-    assert report["safe_sets"] == {"rules": None, "missing_rows": 7, "empty_rows": None}
+    nothing = {"rules": None, "missing_rows": 7, "missing_share": 1, "empty_rows": None, "empty_share": None}
+    assert report["safe_sets"] == nothing
     assert "7 rows have no safe set" in report["findings"][-1]
 
-    made = with_safe_sets(data, lambda states, context: states.astype(np.uint8), "rules-1")
-    report = audit(made, is_empty=lambda codes: codes[:, 0] == 0)
-    assert report["safe_sets"] == {"rules": "rules-1", "missing_rows": 0, "empty_rows": 2}
+    opaque = with_safe_sets(data, lambda states, context: states.astype(np.uint8), "rules-1")
+    assert audit(opaque)["safe_sets"] == nothing | {"rules": "rules-1", "missing_rows": 0, "missing_share": 0}
+
+    def between(states, context):
+        return Box(states, np.full_like(states, 2)), context["episode_step"] > 0
+
+    made = with_safe_sets(data, between, "rules-2", missing="drop")
+    # Left are the states 1, 2, 3 and 1, 2; nothing lies between 3 and 2.
+    assert audit(made)["safe_sets"] == {
+        "rules": "rules-2", "missing_rows": 0, "missing_share": 0, "empty_rows": 1, "empty_share": 0.2
+    }  # fmt: skip
+    full = Box(np.array([-9.0]), np.array([9.0]))
+    assumed = with_safe_sets(data, between, "rules-2", missing="assume-all", everything_allowed=full)
+    shares = audit(assumed)["safe_sets"]
+    assert (shares["rules"], shares["missing_rows"], shares["missing_share"]) == ("assumed:rules-2", 2, 2 / 7)
+
+
+def test_the_spec_is_kept_with_the_codes(data, tmp_path):
+    def encode(states, context):
+        return Box(states - 1, states + 1)
+
+    made = with_safe_sets(data, encode, "rules-1")
+    again = with_safe_sets(data, lambda *_: pytest.fail("the cache was not used"), "rules-1")
+    for each in (made, again, load(made.save(tmp_path / "kept"))):
+        assert each.safe_set_spec == {"kind": "box", "dimension": 1}
+        sets = decode(each.timeline.safe_set, each.safe_set_spec)
+        assert (sets.low == each.timeline.observation - 1).all()
+        assert (sets.high == each.timeline.observation + 1).all()
+
+
+def test_another_reading_of_the_state_is_not_the_same(data):
+    def encode_as(number):
+        return lambda states, context: Box(states - number, states + number)
+
+    def high(number, state_fingerprint, dataset=data):
+        made = with_safe_sets(dataset, encode_as(number), "rules-1", state_fingerprint=state_fingerprint)
+        assert made.state_fingerprint == state_fingerprint
+        return made.timeline.safe_set[0, 1]
+
+    assert (high(1, "one"), high(2, "two"), high(3, None)) == (1, 2, 3)
+    assert (high(7, "one"), high(7, "two")) == (1, 2)  # from the cache
+    one = with_safe_sets(data, encode_as(1), "rules-1", state_fingerprint="one")
+    assert high(7, "other", one) == 7
+    assert with_safe_sets(one, None, "rules-1") is one
+
+
+def test_a_column_holds_sets_of_one_size(data):
+    def encode(states, context):
+        count = 1 + int(states.max() > 2)
+        return Polytope(np.zeros((len(states), count, 1)), np.ones((len(states), count)))
+
+    with pytest.raises(GxError, match="as many half-spaces in every state"):
+        with_safe_sets(data, encode, "rules-1", batch_rows=3)
 
 
 def test_audit_lists_all_that_is_wrong(tmp_path):

@@ -1,8 +1,17 @@
 """Offline datasets: many formats in, one `OfflineDataset` out."""
 
 from rlpd_gx.replay.offline.audit import audit
-from rlpd_gx.replay.offline.dataset import OfflineDataset, load
+from rlpd_gx.replay.offline.dataset import LiveSafeSets, OfflineDataset, load
 from rlpd_gx.replay.offline.episode import ActionRange, Episode, Source
 from rlpd_gx.replay.offline.safe_sets import with_safe_sets
 
-__all__ = ["ActionRange", "Episode", "OfflineDataset", "Source", "audit", "load", "with_safe_sets"]
+__all__ = [
+    "ActionRange",
+    "Episode",
+    "LiveSafeSets",
+    "OfflineDataset",
+    "Source",
+    "audit",
+    "load",
+    "with_safe_sets",
+]

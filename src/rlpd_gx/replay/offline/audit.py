@@ -1,20 +1,20 @@
 """What is in a dataset, before anything is trained on it."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 from rich.table import Table
 
-from rlpd_gx.replay.offline.dataset import OfflineDataset
+from rlpd_gx.replay.offline.dataset import ASSUMED, OfflineDataset
+from rlpd_gx.safe_sets import decode
 from rlpd_gx.types import Array
 
+BATCH_ROWS = 4096
 
-def audit(dataset: OfflineDataset, is_empty: Callable[[Array], Array] | None = None) -> dict[str, Any]:
-    """Facts and findings as plain numbers, lists and strings.
 
-    `is_empty(codes [k, width]) -> [k]` tells which safe sets allow nothing: codes are opaque here.
-    """
+def audit(dataset: OfflineDataset) -> dict[str, Any]:
+    """Facts and findings as plain numbers, lists and strings."""
     line = dataset.timeline
     steps = line.is_step
     episode = np.cumsum(line.episode_step == 0) - 1
@@ -39,14 +39,14 @@ def audit(dataset: OfflineDataset, is_empty: Callable[[Array], Array] | None = N
         "intervened_share": float(np.mean(_differ(line.proposed_action[steps], actions))),
         "unsafe_share": float(np.mean(line.unsafe_event[steps])) if dataset.knows_unsafe_events else None,
         "not_finite_rows": _not_finite(dataset),
-        "safe_sets": _safe_sets(dataset, is_empty),
+        "safe_sets": _safe_sets(dataset),
         "extras": sorted(line.extras),
         "findings": list(dataset.findings),
     }
-    if report["safe_sets"]["missing_rows"]:
+    if report["safe_sets"]["missing_rows"] and not (dataset.rules_fingerprint or "").startswith(ASSUMED):
         report["findings"].append(
-            f"{report['safe_sets']['missing_rows']} rows have no safe set: name rules that can read the "
-            "stored state, or choose --offline-safe-sets assume-all or drop when training"
+            f"{report['safe_sets']['missing_rows']} rows have no safe set: give `data convert` --rules that can "
+            "read the stored state, or choose --offline-safe-sets assume-all or drop there"
         )
     return report
 
@@ -117,17 +117,38 @@ def _differ(proposed: Array, executed: Array) -> Array:
 
 
 def _not_finite(dataset: OfflineDataset) -> dict[str, int]:
-    """Rows with NaN or infinity, by column. An unknown margin is NaN on purpose."""
+    """Rows with NaN or infinity, by column. An unknown margin is NaN on purpose, an open bound infinite."""
     found = {}
     for name, column in dataset.timeline.columns().items():
-        if column.dtype.kind == "f" and name != "margin" and not np.isfinite(column).all():
+        if column.dtype.kind == "f" and name not in ("margin", "safe_set") and not np.isfinite(column).all():
             bad = ~np.isfinite(column.reshape(len(column), -1)).all(axis=1)
             found[name] = int(np.count_nonzero(bad))
     return found
 
 
-def _safe_sets(dataset: OfflineDataset, is_empty: Callable[[Array], Array] | None) -> dict[str, Any]:
-    codes = dataset.timeline.safe_set
-    missing = len(codes) if not codes.shape[1] else 0
-    empty = int(np.count_nonzero(is_empty(codes))) if is_empty and not missing else None
-    return {"rules": dataset.rules_fingerprint, "missing_rows": missing, "empty_rows": empty}
+def _safe_sets(dataset: OfflineDataset) -> dict[str, Any]:
+    """Counts over the rows that are s or s' of a step; None where the codes cannot be read."""
+    needed = dataset.needs_safe_set
+    rows, missing = int(needed.sum()), int((needed & ~dataset.has_safe_set).sum())
+    empty = None
+    if dataset.safe_set_spec is not None:
+        empty = _empty(dataset, np.flatnonzero(needed & dataset.has_safe_set))
+    return {
+        "rules": dataset.rules_fingerprint,
+        "missing_rows": missing,
+        "missing_share": missing / rows,
+        "empty_rows": empty,
+        "empty_share": None if empty is None else empty / rows,
+    }
+
+
+def _empty(dataset: OfflineDataset, rows: Array) -> int:
+    """How many of these rows allow no action at all."""
+    line, spec, count = dataset.timeline, dataset.safe_set_spec, 0
+    assert spec is not None
+    for some in np.array_split(rows, len(rows) // BATCH_ROWS + 1):
+        anywhere = np.zeros_like(line.executed_action[some])
+        if anywhere.ndim > 2:
+            anywhere = anywhere.reshape(len(some), -1)
+        count += int(np.count_nonzero(decode(line.safe_set[some], spec).nearest(anywhere).empty))
+    return count

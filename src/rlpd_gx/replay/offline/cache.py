@@ -19,6 +19,7 @@ import numpy as np
 
 from rlpd_gx.errors import GxError
 from rlpd_gx.replay.offline.episode import pickled
+from rlpd_gx.safe_sets import Spec
 from rlpd_gx.types import Array
 
 LAYOUT_VERSION = 1
@@ -158,15 +159,25 @@ def open_columns(folder: Path, meta: Mapping[str, Any]) -> dict[str, Array]:
     return columns
 
 
-def safe_set_file(folder: Path, fingerprint: str) -> Path:
-    """Where the safe sets of some rules for a converted dataset are kept."""
-    return folder / f"safe_set-{hashlib.sha256(fingerprint.encode()).hexdigest()[:16]}.npy"
+def read_safe_sets(folder: Path, key: str) -> tuple[Array, Spec | None] | None:
+    """The codes and their spec that some rules made for a converted dataset, if they are kept."""
+    file = _safe_set_file(folder, key)
+    if not (file.is_file() and file.with_suffix(".json").is_file()):
+        return None
+    spec = json.loads(file.with_suffix(".json").read_text())
+    return np.asarray(np.load(file, mmap_mode="r", allow_pickle=False)), spec
 
 
-def write_array(file: Path, array: Array) -> None:
-    """An .npy that is there completely or not at all."""
+def write_safe_sets(folder: Path, key: str, codes: Array, spec: Spec | None) -> None:
+    """Keep the codes that some rules made; what is there is there completely."""
+    file = _safe_set_file(folder, key)
+    _write_whole(file.with_suffix(".json"), json.dumps(spec).encode())  # first: the codes stand for both
     with _replacing(file) as stream:
-        np.lib.format.write_array(stream, np.ascontiguousarray(array), allow_pickle=False)
+        np.lib.format.write_array(stream, np.ascontiguousarray(codes), allow_pickle=False)
+
+
+def _safe_set_file(folder: Path, key: str) -> Path:
+    return folder / f"safe_set-{hashlib.sha256(key.encode()).hexdigest()[:16]}.npy"
 
 
 def _write_whole(file: Path, content: bytes) -> None:

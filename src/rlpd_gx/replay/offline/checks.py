@@ -71,7 +71,7 @@ class Checks:
         """Lengths are refused even in an audit: nothing can be lined up without them."""
         steps, row, file = episode.steps, episode.first_row, episode.file or self.file
         expected = {"actions": steps, "proposed_actions": steps, "margins": steps, "unsafe_events": steps}
-        expected["safe_sets"] = steps + 1
+        expected |= {"safe_sets": steps + 1, "safe_sets_known": steps + 1}
         columns = {name: (getattr(episode, name), length) for name, length in expected.items()}
         for name, part in parts_of(episode.observations).items():
             columns[name] = part, episode.lead_in + steps + 1

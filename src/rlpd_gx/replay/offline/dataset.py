@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import gymnasium
 import numpy as np
@@ -19,6 +19,7 @@ from rlpd_gx.replay.offline import cache, formats
 from rlpd_gx.replay.offline.checks import Checks
 from rlpd_gx.replay.offline.episode import ActionRange, Episode, Source
 from rlpd_gx.replay.timeline import Layout, Timeline
+from rlpd_gx.safe_sets import SafeSet, Spec
 from rlpd_gx.types import Array
 
 _COMPARISONS: dict[str, Callable[[Any, Any], Any]] = {
@@ -30,8 +31,20 @@ _COMPARISONS: dict[str, Callable[[Any, Any], Any]] = {
     ">": operator.gt,
 }
 _FACTS = ("name", "format", "env_id", "rules_fingerprint", "knows_unsafe_events")
+_SAFE_SET_FACTS = ("safe_set_spec", "state_fingerprint")  # not in what older versions wrote
+ASSUMED = "assumed:"  # before the fingerprint, where some safe sets are an assumption
+KNOWN = "safe_set_known"  # extra column, where the safe sets of some rows are not known
 UNKNOWN_ID = -1  # what was done before a piece that begins inside an episode
 HISTORY_ROWS = 3  # before a piece: what a stack of 4 frames needs
+
+
+class LiveSafeSets(NamedTuple):
+    """`safe_set(env)` in the current state of a live environment, None where unknown."""
+
+    safe_set: Callable[[Any], SafeSet | None]
+    rules_fingerprint: str
+    state_fingerprint: str | None = None
+    """Of what else the function does to read the state."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,6 +58,10 @@ class OfflineDataset:
     actions: ActionRange | None = None
     rules_fingerprint: str | None = None
     """Of the rules that made the `safe_set` column, None where nothing is known."""
+    safe_set_spec: Spec | None = None
+    """What `rlpd_gx.decode` needs to read the `safe_set` column."""
+    state_fingerprint: str | None = None
+    """Of what told the rules their state from stored observations, None where they read it themselves."""
     knows_unsafe_events: bool = False
     findings: tuple[str, ...] = ()
     folder: Path | None = None
@@ -65,6 +82,21 @@ class OfflineDataset:
     def episodes(self) -> int:
         """Pieces of consecutive steps."""
         return int(np.count_nonzero(self.timeline.episode_step == 0))
+
+    @property
+    def needs_safe_set(self) -> Array:
+        """[n] bool: rows that are s or s' of a step; others only fill frame stacks."""
+        needed: Array = self.timeline.is_step.copy()
+        needed[1:] |= self.timeline.is_step[:-1]
+        return needed
+
+    @property
+    def has_safe_set(self) -> Array:
+        """[n] bool: rows whose safe set is known."""
+        line = self.timeline
+        if not line.safe_set.shape[1]:
+            return np.zeros(len(line), bool)
+        return np.asarray(line.extras.get(KNOWN, np.ones(len(line), bool)))
 
     def where(self, condition: str) -> OfflineDataset:
         """Only the steps where a condition on an extra column holds: `"behaviour_iteration <= 20"`."""
@@ -163,7 +195,7 @@ class OfflineDataset:
             chunk = 1 << 16
             for start in range(0, len(self.timeline), chunk):
                 writer.append({k: v[start : start + chunk] for k, v in columns.items()}, self.name)
-            facts = {name: getattr(self, name) for name in _FACTS}
+            facts = {name: getattr(self, name) for name in _FACTS + _SAFE_SET_FACTS}
             writer.finish(_meta(self.actions, findings=list(self.findings), **facts))
         return folder
 
@@ -177,7 +209,7 @@ def load(
     actions: ActionRange | None = None,
     clip_actions: bool = False,
     time_limit_steps: int | None = None,
-    live_safe_sets: tuple[Callable[[Any], Array], str] | None = None,
+    live_safe_sets: LiveSafeSets | None = None,
     strict: bool = True,
     root: Path | None = None,
     progress: bool | None = None,
@@ -185,7 +217,7 @@ def load(
     """Read a dataset in any known format; the second time it is opened from the cache.
 
     `options` go to the reader of the format. `actions` is the range to check against where the file does not
-    say. `live_safe_sets` = (function of the live environment, fingerprint of its rules), for action logs.
+    say. `live_safe_sets` are asked while an action log is replayed.
     """
     path, root = Path(path), root or cache.cache_root()
     if not path.exists():
@@ -201,16 +233,16 @@ def load(
         "actions": _range_as_json(actions),
         "clip_actions": clip_actions,
         "time_limit_steps": time_limit_steps,
-        "rules": live_safe_sets[1] if live_safe_sets else None,
+        "rules": live_safe_sets[1:] if live_safe_sets else None,
         "strict": strict,
     }
     folder = root / cache.key_of(choices)
     if not cache.is_dataset(folder):
         if live_safe_sets:
-            options["safe_set"] = live_safe_sets[0]
+            options["safe_set"] = live_safe_sets.safe_set
         source = formats.read(path, name, options)
         if live_safe_sets:
-            source.rules_fingerprint = live_safe_sets[1]
+            source.rules_fingerprint = live_safe_sets.rules_fingerprint
         checks = Checks(
             path, actions or source.actions, clip_actions, time_limit_steps, source.time_limit_steps, strict
         )
@@ -244,6 +276,7 @@ def _convert(
                 format=name,
                 env_id=source.env_id,
                 rules_fingerprint=source.rules_fingerprint,
+                safe_set_spec=source.safe_set_spec,
                 knows_unsafe_events=knows_unsafe_events,
                 findings=[*source.notes, *checks.close()],
             )
@@ -290,6 +323,8 @@ def rows_of(episode: Episode) -> dict[str, Array]:
     if episode.safe_sets is not None:
         codes = episode.safe_sets
         columns["safe_set"] = np.concatenate([np.zeros((before, *codes.shape[1:]), codes.dtype), codes])
+    if episode.safe_sets_known is not None:
+        columns[f"extras/{KNOWN}"] = np.concatenate([np.zeros(before, bool), episode.safe_sets_known])
     return columns
 
 
@@ -301,7 +336,7 @@ def _open(folder: Path) -> OfflineDataset:
     columns.setdefault("margin", np.full(rows, np.nan, np.float32))
     columns.setdefault("unsafe_event", np.zeros(rows, bool))
     columns.setdefault("safe_set", np.zeros((rows, 0), np.uint8))
-    facts = {name: meta[name] for name in _FACTS}
+    facts = {name: meta[name] for name in _FACTS} | {name: meta.get(name) for name in _SAFE_SET_FACTS}
     return OfflineDataset(
         timeline=Timeline.from_columns(columns),
         actions=_range_from_json(meta["actions"]),

@@ -1,6 +1,6 @@
 """What every reader hands over: episodes, one at a time, and a few facts about where they came from."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -9,6 +9,7 @@ import gymnasium
 import numpy as np
 
 from rlpd_gx.errors import GxError
+from rlpd_gx.safe_sets import SafeSet, Spec
 from rlpd_gx.types import Array
 
 Observations = Array | dict[str, Array]
@@ -19,7 +20,8 @@ class Episode:
     """T steps and the T + 1 observations around them.
 
     `lead_in` counts frames before the first step that exist only so that its frame stack can be rebuilt:
-    `observations` then holds `[lead_in + T + 1, ...]`. `safe_sets` is `[T + 1, width]`, the rest `[T, ...]`.
+    `observations` then holds `[lead_in + T + 1, ...]`. `safe_sets` is `[T + 1, width]`, `safe_sets_known`
+    `[T + 1]` where some of them are not, the rest `[T, ...]`.
     """
 
     observations: Observations
@@ -34,6 +36,7 @@ class Episode:
     margins: Array | None = None
     unsafe_events: Array | None = None
     safe_sets: Array | None = None
+    safe_sets_known: Array | None = None
     extras: dict[str, Array] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -75,7 +78,34 @@ class Source:
     actions: ActionRange | None = None
     time_limit_steps: int | None = None
     rules_fingerprint: str | None = None
+    safe_set_spec: Spec | None = None
     notes: list[str] = field(default_factory=list)
+
+
+def same_spec(spec: Spec | None, another: Spec) -> Spec:
+    """The one spec of all rows: a column of codes has one width."""
+    if spec is not None and spec != another:
+        raise GxError(
+            f"safe sets of different sizes cannot be stored in one column: {another} after {spec}; let the rules "
+            "return as many half-spaces in every state, with an infinite bound where one is not used"
+        )
+    return another
+
+
+def encode_sets(
+    sets: Sequence[SafeSet | None], spec: Spec | None
+) -> tuple[Array | None, Array | None, Spec | None]:
+    """Codes [n, width], which are known [n], and their spec, which must be `spec` if given; None where none is."""
+    known = np.array([safe_set is not None for safe_set in sets])
+    if not known.any():
+        return None, None, spec
+    for safe_set in sets:
+        if safe_set is not None:
+            spec = same_spec(spec, safe_set.spec)
+    encoded = np.stack([safe_set.encode() for safe_set in sets if safe_set is not None])
+    codes = np.zeros((len(sets), encoded.shape[1]), encoded.dtype)
+    codes[known] = encoded
+    return codes, known, spec
 
 
 def problem(file: Path, field_name: str, row: int | str | None, what: str, remedy: str) -> GxError:

@@ -13,8 +13,9 @@ import gymnasium
 import numpy as np
 
 from rlpd_gx.errors import GxError, missing_extra
-from rlpd_gx.replay.offline.episode import Episode
+from rlpd_gx.replay.offline.episode import Episode, encode_sets
 from rlpd_gx.replay.offline.formats import minari as minari_format
+from rlpd_gx.safe_sets import SafeSet, Spec
 from rlpd_gx.types import Array
 
 EMPTY_EPISODES = 10  # in a row, before giving up
@@ -26,8 +27,8 @@ class Sink(Protocol):
     def add(self, episode: Episode, start: Mapping[str, Any]) -> None:
         """One finished episode; `start` has the `seed` of its reset and the `lives` it began with."""
 
-    def close(self) -> None:
-        """All episodes are there: give the file or folder its name."""
+    def close(self, facts: Mapping[str, Any]) -> None:
+        """All episodes are there: add facts known only now, give the file or folder its name."""
 
     def discard(self) -> None:
         """Leave nothing behind."""
@@ -39,6 +40,7 @@ class Recorder(gymnasium.Wrapper[Any, Any, Any, Any]):
     A guarded environment below reports its verdict in `info["guardian"]`; then the executed action is
     recorded beside the proposed one. `unsafe_event(observation, reward, terminated, truncated, info)` tells
     what the rules exist to prevent; without it, a life lost counts where the game counts lives.
+    `safe_set()` is the one in the current state: verdicts tell those before each step, it tells the last one.
     """
 
     def __init__(
@@ -47,10 +49,12 @@ class Recorder(gymnasium.Wrapper[Any, Any, Any, Any]):
         sink: Sink,
         seed: int,
         unsafe_event: Callable[..., bool] | None = None,
+        safe_set: Callable[[], SafeSet | None] | None = None,
     ) -> None:
         super().__init__(env)
         self.sink = sink
-        self.unsafe_event = unsafe_event
+        self.unsafe_event, self.safe_set = unsafe_event, safe_set
+        self.safe_set_spec: Spec | None = None
         self.next_seed = seed
         self.episodes = self.steps = 0
         self._rows: list[dict[str, Any]] = []
@@ -72,13 +76,15 @@ class Recorder(gymnasium.Wrapper[Any, Any, Any, Any]):
         """One step, recorded."""
         outcome = observation, reward, terminated, truncated, info = self.env.step(action)
         if "guardian_stop" in info:  # nothing was executed, so there is no step to record
-            self.finish()
+            self.finish(stopped=True)
             return outcome
         verdict = info.get("guardian")
         row = {
             "guarded": verdict is not None,
             "proposed_action": np.array(action if verdict is None else verdict.proposed),
             "action": np.array(action if verdict is None else verdict.action),
+            # Where a rule failed, what the others say is not the safe set.
+            "safe_set": None if verdict is None or verdict.reason else verdict.safe_set,
             "margin": np.nan if verdict is None else _executed_margin(verdict),
             "reward": float(reward),
             "terminated": bool(terminated),
@@ -99,8 +105,11 @@ class Recorder(gymnasium.Wrapper[Any, Any, Any, Any]):
             self.finish()
         return outcome
 
-    def finish(self) -> None:
-        """Hand over the episode so far; cut, if the environment did not end it."""
+    def finish(self, stopped: bool = False) -> None:
+        """Hand over the episode so far; cut, if the environment did not end it.
+
+        `stopped`: the Guardian let nothing be executed, as the rules cannot be asked in the last state.
+        """
         rows, self._rows = self._rows, []
         if not rows:
             return
@@ -109,6 +118,7 @@ class Recorder(gymnasium.Wrapper[Any, Any, Any, Any]):
             return np.array([row[name] for row in rows])
 
         guarded = bool(column("guarded").all())
+        codes, known = self._safe_sets([row["safe_set"] for row in rows], stopped)
         self.sink.add(
             Episode(
                 observations=_stack(self._observations),
@@ -119,6 +129,8 @@ class Recorder(gymnasium.Wrapper[Any, Any, Any, Any]):
                 proposed_actions=column("proposed_action") if guarded else None,
                 margins=column("margin") if guarded else None,
                 unsafe_events=column("unsafe_event") if "unsafe_event" in rows[0] else None,
+                safe_sets=codes,
+                safe_sets_known=known,
                 extras={
                     name: np.array([row["extras"][name] for row in rows])
                     for name in rows[0]["extras"]
@@ -128,6 +140,17 @@ class Recorder(gymnasium.Wrapper[Any, Any, Any, Any]):
             self._start,
         )
         self.episodes += 1
+
+    def _safe_sets(self, sets: list[SafeSet | None], stopped: bool) -> tuple[Array | None, Array | None]:
+        """Codes [T + 1, width] and which are known; None without a guard or a finite description."""
+        if self.safe_set is None:
+            return None, None
+        try:
+            sets = [*sets, None if stopped else self.safe_set()]
+        except GxError:  # the rules cannot be asked there
+            sets = [*sets, None]
+        codes, known, self.safe_set_spec = encode_sets(sets, self.safe_set_spec)
+        return codes, known
 
 
 def roll_out(
@@ -194,6 +217,14 @@ class MinariSink:
         ):
             if column is not None:
                 infos[name] = column
+        of_states = {
+            name: column
+            for name, column in (
+                (minari_format.SAFE_SET, episode.safe_sets),
+                (minari_format.SAFE_SET_KNOWN, episode.safe_sets_known),
+            )
+            if column is not None
+        }
         ended = np.zeros(episode.steps, bool)
         ended[-1] = True
         self._storage.update_episodes(
@@ -209,13 +240,15 @@ class MinariSink:
                     infos={
                         name: np.concatenate([np.zeros_like(column[:1]), column])
                         for name, column in infos.items()
-                    },
+                    }
+                    | of_states,
                 )
             ]
         )
 
-    def close(self) -> None:
+    def close(self, facts: Mapping[str, Any]) -> None:
         """See `Sink`."""
+        self._storage.update_metadata(facts)
         self._hidden.chmod(0o755)
         self._hidden.rename(self.folder)
 
@@ -255,8 +288,8 @@ class ActionLogSink:
             }
         )
 
-    def close(self) -> None:
-        """See `Sink`."""
+    def close(self, facts: Mapping[str, Any]) -> None:
+        """See `Sink`; facts about safe sets are not kept, since a replay makes them anew."""
         hidden = self.file.with_name(f".partial-{self.file.name}")
         with hidden.open("wb") as stream:
             stream.write(gzip.compress(json.dumps(self._log).encode(), mtime=0))

@@ -3,19 +3,30 @@
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
 from rlpd_gx.errors import GxError
 from rlpd_gx.replay.offline import cache
-from rlpd_gx.replay.offline.dataset import OfflineDataset
+from rlpd_gx.replay.offline.dataset import ASSUMED, KNOWN, OfflineDataset
+from rlpd_gx.replay.offline.episode import same_spec
 from rlpd_gx.replay.timeline import Timeline
+from rlpd_gx.safe_sets import SafeSet, Spec
 from rlpd_gx.types import Array
 
-Encode = Callable[[Any, Mapping[str, Any]], Array | tuple[Array, Array]]
-"""(states [k, ...] or dict of such, context) -> codes [k, width], or (codes, known [k] bool)."""
+Sets = SafeSet | Array
+Encode = Callable[[Any, Mapping[str, Any]], Sets | tuple[Sets, Array]]
+"""(states [k, ...] or dict of such, context) -> k safe sets or their codes [k, width], or with known [k] bool."""
 Missing = Literal["error", "assume-all", "drop"]
+
+
+class _Found(NamedTuple):
+    """Codes [n, width] (None if there are none at all), which rows are known [n], and the spec of the codes."""
+
+    codes: Array | None
+    known: Array
+    spec: Spec | None = None
 
 
 def with_safe_sets(
@@ -24,71 +35,108 @@ def with_safe_sets(
     fingerprint: str,
     *,
     missing: Missing = "error",
-    everything_allowed: Array | None = None,
+    everything_allowed: Sets | None = None,
+    state_fingerprint: str | None = None,
+    unreadable: str = "no rule can read it from the stored state",
     batch_rows: int = 4096,
 ) -> OfflineDataset:
     """The dataset with a safe set in every row, made by the rules with this fingerprint.
 
     Taken from the file where the fingerprint matches, else computed in batches by `encode` from the stored
     states, and kept in the cache. The context has `previous_action`, `episode_step` and the rows' `extras`.
-    Rows for which nothing can be known are an error, or count as `everything_allowed` [width] (the code of
-    the full set), or are left out.
+    Rows for which nothing can be known (`unreadable` says why) are an error, or count as `everything_allowed`
+    (the full set, or its code [width]), or are left out. `state_fingerprint` belongs to what `encode` does to
+    stored observations before rules read them.
     """
     if missing not in ("error", "assume-all", "drop"):
         raise GxError(f"--offline-safe-sets is {missing!r}, but it must be assume-all, drop or error")
-    if dataset.rules_fingerprint == fingerprint and dataset.timeline.safe_set.shape[1]:
-        return dataset
-    if encode is None:
-        codes, known = None, np.zeros(len(dataset.timeline), bool)
+    if _made_by(dataset, fingerprint, state_fingerprint):
+        found = _Found(dataset.timeline.safe_set, dataset.has_safe_set, dataset.safe_set_spec)
+    elif encode is None:
+        found = _Found(None, np.zeros(len(dataset.timeline), bool))
     else:
-        codes, known = _computed(dataset, encode, fingerprint, batch_rows)
+        found = _computed(dataset, encode, fingerprint, state_fingerprint, batch_rows)
+        dataset = replace(dataset, state_fingerprint=state_fingerprint)
+    codes, known = found.codes, found.known | ~dataset.needs_safe_set
     if known.all() and codes is not None:
-        return _with_codes(dataset, codes, fingerprint)
+        same = codes is dataset.timeline.safe_set
+        return dataset if same else _with_codes(dataset, found, fingerprint)
     if missing == "error":
-        raise _nothing_known(dataset, fingerprint, known)
+        raise _nothing_known(dataset, fingerprint, known, unreadable)
     if missing == "assume-all":
-        if everything_allowed is None:
-            raise GxError("assume-all needs the code of the full set; the rules must provide it")
-        full = np.tile(everything_allowed, (len(known), 1))
-        codes = full if codes is None else np.where(known[:, None], codes, full)
-        said = f"{np.count_nonzero(~known)} rows count every action as allowed: their safe sets are unknown"
-        dataset = replace(dataset, findings=(*dataset.findings, said))
-        return _with_codes(dataset, codes, f"assumed:{fingerprint}")  # never to be taken for the real ones
+        return _assumed(dataset, found._replace(known=known), fingerprint, everything_allowed)
     needed = known.copy()
     needed[:-1] &= known[1:] | ~dataset.timeline.is_step[:-1]  # a step needs the set at s and at s'
     if codes is None or not (needed & dataset.timeline.is_step).any():
         raise GxError(
             f"{dataset.name}: no row has a safe set, so drop leaves nothing; choose assume-all or other data"
         )
-    return _with_codes(dataset, codes, fingerprint).keep(needed)
+    return _with_codes(dataset, found, fingerprint).keep(needed)
 
 
-def _with_codes(dataset: OfflineDataset, codes: Array, fingerprint: str) -> OfflineDataset:
-    columns = {**dataset.timeline.columns(), "safe_set": codes}
-    return replace(dataset, timeline=Timeline.from_columns(columns), rules_fingerprint=fingerprint)
+def _made_by(dataset: OfflineDataset, fingerprint: str, state_fingerprint: str | None) -> bool:
+    same_state = state_fingerprint in (None, dataset.state_fingerprint)
+    return bool(
+        dataset.rules_fingerprint == fingerprint and same_state and dataset.timeline.safe_set.shape[1]
+    )
+
+
+def _with_codes(dataset: OfflineDataset, found: _Found, fingerprint: str) -> OfflineDataset:
+    assert found.codes is not None
+    columns = {**dataset.timeline.columns(), "safe_set": found.codes}
+    if found.known.all():
+        columns.pop(f"extras/{KNOWN}", None)
+    else:
+        columns[f"extras/{KNOWN}"] = found.known
+    line = Timeline.from_columns(columns)
+    return replace(dataset, timeline=line, rules_fingerprint=fingerprint, safe_set_spec=found.spec)
+
+
+def _assumed(
+    dataset: OfflineDataset, found: _Found, fingerprint: str, everything_allowed: Sets | None
+) -> OfflineDataset:
+    if everything_allowed is None:
+        raise GxError("assume-all needs the code of the full set; the rules must provide it")
+    full, spec = _encoded(everything_allowed)
+    if spec is not None:
+        spec = same_spec(found.spec, spec)
+    codes = np.tile(full, (len(found.known), 1))
+    if found.codes is not None:
+        codes = np.where(found.known[:, None], found.codes, codes)
+    said = f"{np.count_nonzero(~found.known)} rows count every action as allowed: their safe sets are unknown"
+    dataset = replace(dataset, findings=(*dataset.findings, said))
+    # Never to be taken for the real ones.
+    return _with_codes(dataset, _Found(codes, found.known, spec), f"{ASSUMED}{fingerprint}")
 
 
 def _computed(
-    dataset: OfflineDataset, encode: Encode, fingerprint: str, batch_rows: int
-) -> tuple[Array, Array]:
-    """Codes [n, width] and which rows are known [n]."""
+    dataset: OfflineDataset, encode: Encode, fingerprint: str, state_fingerprint: str | None, batch_rows: int
+) -> _Found:
     line = dataset.timeline
-    file = cache.safe_set_file(dataset.folder, fingerprint) if dataset.folder else None
-    if file is not None and file.is_file():
-        return np.asarray(np.load(file, mmap_mode="r", allow_pickle=False)), np.ones(len(line), bool)
+    key = fingerprint if state_fingerprint is None else f"{fingerprint} {state_fingerprint}"
+    if dataset.folder and (kept := cache.read_safe_sets(dataset.folder, key)) is not None:
+        return _Found(kept[0], np.ones(len(line), bool), kept[1])
     codes: Array | None = None
-    known = np.ones(len(line), bool)
+    spec: Spec | None = None
+    known = np.zeros(len(line), bool)
     for start in range(0, len(line), batch_rows):
         rows = slice(start, min(start + batch_rows, len(line)))
         answer = encode(_states(line, rows), _context(line, rows))
-        batch, batch_known = answer if isinstance(answer, tuple) else (answer, np.ones(len(answer), bool))
+        sets, known[rows] = answer if isinstance(answer, tuple) else (answer, True)
+        if not known[rows].any():
+            continue
+        batch, batch_spec = _encoded(sets)
+        spec = batch_spec if batch_spec is None else same_spec(spec, batch_spec)
         if codes is None:
             codes = np.zeros((len(line), batch.shape[1]), batch.dtype)
-        codes[rows], known[rows] = batch, batch_known
-    assert codes is not None
-    if file is not None and known.all() and os.access(file.parent, os.W_OK):
-        cache.write_array(file, codes)
-    return codes, known
+        codes[rows] = batch
+    if codes is not None and dataset.folder and known.all() and os.access(dataset.folder, os.W_OK):
+        cache.write_safe_sets(dataset.folder, key, codes, spec)
+    return _Found(codes, known, spec)
+
+
+def _encoded(sets: Sets) -> tuple[Array, Spec | None]:
+    return (np.asarray(sets.encode()), sets.spec) if isinstance(sets, SafeSet) else (sets, None)
 
 
 def _states(line: Timeline, rows: slice) -> Any:
@@ -112,15 +160,17 @@ def _context(line: Timeline, rows: slice) -> dict[str, Any]:
     }
 
 
-def _nothing_known(dataset: OfflineDataset, fingerprint: str, known: Array) -> GxError:
+def _nothing_known(dataset: OfflineDataset, fingerprint: str, known: Array, unreadable: str) -> GxError:
     row = int(np.flatnonzero(~known)[0])
-    if dataset.rules_fingerprint and dataset.timeline.safe_set.shape[1]:
-        why = f"those in the file were made by other rules ({dataset.rules_fingerprint}, not {fingerprint})"
+    stored = dataset.rules_fingerprint if dataset.timeline.safe_set.shape[1] else None
+    if stored == fingerprint:
+        why = "the rules could not be asked when it was recorded or replayed"
+    elif stored:
+        why = f"those in the file were made by other rules ({stored}, not {fingerprint}) and {unreadable}"
     else:
-        why = "the file has none"
+        why = f"the file has none and {unreadable}"
     return GxError(
-        f"{dataset.name}: 'safe_set', row {row}: the safe set is unknown: {why} and no rule can read it from "
-        "the stored state. The guarded backup counts only allowed next actions, so it cannot use such a row; "
-        "choose --offline-safe-sets assume-all (every action counts as allowed there) or drop (such rows are "
-        "left out)"
+        f"{dataset.name}: 'safe_set', row {row}: the safe set is unknown: {why}. The guarded backup counts only "
+        "allowed next actions, so it cannot use such a row; choose --offline-safe-sets assume-all (every action "
+        "counts as allowed there) or drop (such rows are left out)"
     )

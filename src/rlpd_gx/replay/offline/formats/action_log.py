@@ -8,19 +8,21 @@ and every reward and life must come out as recorded.
 import gzip
 import json
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from rlpd_gx.errors import GxError, missing_extra
-from rlpd_gx.replay.offline.episode import ActionRange, Episode, Source, first_bytes, problem
+from rlpd_gx.replay.offline.episode import ActionRange, Episode, Source, encode_sets, first_bytes, problem
+from rlpd_gx.safe_sets import SafeSet, Spec
 from rlpd_gx.types import Array
 
 DESCRIPTION = "gzipped JSON log of Atari actions"
 FIELDS = ("seed", "ale_actions", "rewards", "lives", "terminated", "truncated")
 OBSERVATIONS = ("ram", "pixels", "both")
+SafeSetOf = Callable[[Any], SafeSet | None]  # of the live environment
 
 
 def recognises(path: Path) -> bool:
@@ -34,10 +36,10 @@ def recognises(path: Path) -> bool:
         return path.name.endswith(".json.gz")  # damaged: let `read` say so
 
 
-def read(path: Path, observation: str = "ram", safe_set: Callable[[Any], Array] | None = None) -> Source:
+def read(path: Path, observation: str = "ram", safe_set: SafeSetOf | None = None) -> Source:
     """Replay; `observation` is `ram` [128], `pixels` [84, 84] grey, or `both` as a dict.
 
-    `safe_set(env)` is asked for the code of the safe set at each observation, with the live environment.
+    `safe_set(env)` is asked for the safe set at each observation, with the live environment; None is unknown.
     """
     try:
         import ale_py
@@ -55,12 +57,20 @@ def read(path: Path, observation: str = "ram", safe_set: Callable[[Any], Array] 
         raise problem(path, "env_id", None, f"cannot be made ({error})", "fix env_id and kwargs") from None
     count = int(env.action_space.n)  # type: ignore[attr-defined]
     replay = _Replay(path, env, int(log["kwargs"]["frameskip"]), observation, safe_set)
-    return Source(
-        episodes=(replay.episode(index, record) for index, record in enumerate(log["episodes"])),
+
+    def episodes() -> Iterator[Episode]:
+        for index, record in enumerate(log["episodes"]):
+            episode = replay.episode(index, record)
+            source.safe_set_spec = replay.safe_set_spec
+            yield episode
+
+    source = Source(
+        episodes=episodes(),
         env_id=log["env_id"],
         total_steps=sum(len(record["ale_actions"]) for record in log["episodes"]),
         actions=ActionRange(count=count),
     )
+    return source
 
 
 class _Replay:
@@ -72,10 +82,11 @@ class _Replay:
         env: Any,
         frameskip: int,
         observation: str,
-        safe_set: Callable[[Any], Array] | None,
+        safe_set: SafeSetOf | None,
     ) -> None:
         self.path, self.env, self.frameskip = path, env, frameskip
         self.observation, self.safe_set = observation, safe_set
+        self.safe_set_spec: Spec | None = None
         self.index_of = {action.value: index for index, action in enumerate(env.unwrapped._action_set)}
 
     def episode(self, number: int, record: dict[str, Any]) -> Episode:
@@ -84,7 +95,7 @@ class _Replay:
         self.env.reset(seed=int(record["seed"]))
         self._compare(number, 0, "lives", ale.lives(), record["lives"][0])
         observations = [self._observe(ale, ale.getScreenGrayscale())]
-        codes = [self.safe_set(self.env)] if self.safe_set else []
+        sets = [self.safe_set(self.env)] if self.safe_set else []
         for step, ale_id in enumerate(actions):
             if ale_id not in self.index_of:
                 raise self._differs(number, step, "ale_actions", f"{ale_id} is no action of this environment")
@@ -100,11 +111,12 @@ class _Replay:
             self._compare(number, step, "lives", ale.lives(), record["lives"][step + 1])
             observations.append(self._observe(ale, before_last))
             if self.safe_set:
-                codes.append(self.safe_set(self.env))
+                sets.append(self.safe_set(self.env))
         terminated = bool(ale.game_over(with_truncation=False))
         self._compare(number, len(actions) - 1, "terminated", terminated, bool(record["terminated"]))
         lives = np.asarray(record["lives"])
         rewards = np.asarray(record["rewards"], np.float32)
+        codes, known, self.safe_set_spec = encode_sets(sets, self.safe_set_spec)
         return Episode(
             observations=self._stacked(observations),
             actions=np.array([self.index_of[ale_id] for ale_id in actions]),
@@ -113,7 +125,8 @@ class _Replay:
             truncated=bool(record["truncated"]) or not terminated,
             # A game without a lives counter shows its losses as negative rewards.
             unsafe_events=np.diff(lives) < 0 if lives.any() else rewards < 0,
-            safe_sets=np.stack(codes) if codes else None,
+            safe_sets=codes,
+            safe_sets_known=known,
             extras={"lives": lives[1:], "episode": np.full(len(actions), number)},
         )
 

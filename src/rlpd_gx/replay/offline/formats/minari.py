@@ -14,8 +14,9 @@ from rlpd_gx.types import Array
 
 DESCRIPTION = "Minari dataset folder"
 # Where `rlpd-gx collect` keeps what Minari has no field for.
-PROPOSED, MARGIN, UNSAFE, SAFE_SET = "proposed_action", "margin", "unsafe_event", "safe_set"
-FINGERPRINT = "rules_fingerprint"
+PROPOSED, MARGIN, UNSAFE = "proposed_action", "margin", "unsafe_event"
+SAFE_SET, SAFE_SET_KNOWN = "safe_set", "safe_set_known"  # in infos, too, but of the reset's state as well
+FINGERPRINT, SPEC = "rules_fingerprint", "safe_set_spec"  # in the metadata
 
 
 def recognises(path: Path) -> bool:
@@ -49,6 +50,7 @@ def read(path: Path) -> Source:
         actions=ActionRange.of_space(dataset.action_space),
         time_limit_steps=spec.max_episode_steps if spec is not None else None,
         rules_fingerprint=metadata.get(FINGERPRINT),
+        safe_set_spec=metadata.get(SPEC),
         notes=notes,
     )
 
@@ -96,6 +98,7 @@ def _episodes(dataset: Any, path: Path) -> Iterator[Episode]:
             margins=_of_steps(infos.pop(MARGIN, None)),
             unsafe_events=_of_steps(infos.pop(UNSAFE, None)),
             safe_sets=infos.pop(SAFE_SET, None),
+            safe_sets_known=infos.pop(SAFE_SET_KNOWN, None),
             extras={
                 f"infos/{name}": value[-steps:]  # row t + 1 of an info belongs to step t
                 for name, value in infos.items()

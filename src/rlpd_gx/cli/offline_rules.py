@@ -1,0 +1,188 @@
+"""Rules applied to stored states, for `rlpd-gx data convert --rules`."""
+
+import warnings
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import typer
+
+from rlpd_gx.cli.loading import load, make_env
+from rlpd_gx.errors import GxError
+from rlpd_gx.guardian import GuardedEnv, Guardian
+from rlpd_gx.guardian.reading import batch_of_one
+from rlpd_gx.replay.offline import LiveSafeSets, OfflineDataset, formats, with_safe_sets
+from rlpd_gx.replay.offline.cache import is_dataset
+from rlpd_gx.replay.offline.safe_sets import Missing
+from rlpd_gx.rules import fingerprint
+from rlpd_gx.safe_sets import Intersection, Mask, ProductMask, SafeSet, Union
+from rlpd_gx.types import Array, Context
+
+
+def with_rules(
+    data: OfflineDataset, rules: str, state: str | None, missing: Missing, env: str | None
+) -> OfflineDataset:
+    """The dataset with the safe sets of `rules` (module:name).
+
+    `state` (module:callable) turns stored observations [k, ...] into what the rules read.
+    """
+    rule, module = load(rules, "rules")
+    read = load(state, "state")[0] if state else None
+    live = getattr(module, "state", None)
+    world = _world(data.name, env, data.env_id)
+    guardian = _guardian(world.action_space, rule, module)
+    count = data.actions.count if data.actions else None
+    if count is not None and count != getattr(world.action_space, "n", count):
+        raise GxError(
+            f"{data.name}: has {count} actions, but {env or data.env_id} takes {world.action_space}; give --env"
+        )
+    unreadable = "the rules cannot be asked about the stored state (the note above says why)"
+    if live is not None and read is None:
+        unreadable = (
+            f"the rules read `state` of {module.__name__} from the live environment, which the file does not "
+            "hold; --state module:callable can name a function from stored observations [k, ...] to that state"
+        )
+    data = with_safe_sets(
+        data,
+        StoredStates(guardian, read) if live is None or read is not None else None,
+        guardian.fingerprint,
+        missing=missing,
+        everything_allowed=everything(_example(world, guardian, live)) if missing == "assume-all" else None,
+        state_fingerprint=fingerprint(read) if read is not None else None,
+        unreadable=unreadable,
+    )
+    told = f"safe sets were computed from stored observations through --state {state}"
+    if read is None or told in data.findings:
+        return data
+    return replace(data, findings=(*data.findings, told))
+
+
+def while_replayed(source: Path, format: str | None, rules: str, env: str | None) -> LiveSafeSets | None:
+    """The safe sets of `rules` in the emulator that replays an action log, if that is what they read."""
+    if is_dataset(source) or (format or formats.detect(source)) != "action_log":
+        return None
+    rule, module = load(rules, "rules")
+    live = getattr(module, "state", None)
+    if live is None:
+        return None
+    world = _world(source.name, env, formats.read(source, "action_log", {}).env_id)
+    guardian = _guardian(world.action_space, rule, module)
+    if guardian.needs:
+        raise GxError(
+            f"--rules {rules} need {', '.join(sorted(guardian.needs))}, which a replay does not tell them"
+        )
+
+    noted = False
+
+    def safe_set(env: Any) -> SafeSet | None:
+        nonlocal noted
+        try:
+            safe_sets = guardian.safe_sets(batch_of_one(live(env, None, {})))
+        except GxError as error:  # a rule failed: unknown here
+            if not noted:
+                typer.echo(f"note: {error}", err=True)
+            noted = True
+            return None
+        if safe_sets is None:
+            raise _not_finite()
+        return safe_sets[0]
+
+    return LiveSafeSets(safe_set, guardian.fingerprint, fingerprint(live))
+
+
+class StoredStates:
+    """Asks a Guardian that only monitors for the safe sets of stored states; see `with_safe_sets`."""
+
+    def __init__(self, guardian: Guardian, read: Callable[[Any], Any] | None) -> None:
+        self.guardian, self.read = guardian, read
+        self._row, self._noted = 0, False
+
+    def __call__(self, observations: Any, context: Mapping[str, Any]) -> tuple[SafeSet, Array]:
+        """Safe sets of k states, and which are known: not those where a rule fails."""
+        time = context["episode_step"]
+        previous, known = self._previous(context["previous_action"], time)
+        verdicts = self.guardian.certify_batch(
+            self._states(observations),
+            self.guardian.blank_actions(len(time)),
+            context=Context(previous, time),
+        )
+        known &= np.array([not reason for reason in verdicts.reasons])
+        if not self._noted and not known.all():
+            row = int(np.argmin(known))
+            reason = verdicts.reasons[row] or "the action before it is not stored, and a rule needs it"
+            typer.echo(f"note: row {self._row + row}: {reason}", err=True)
+            self._noted = True
+        self._row += len(time)
+        if verdicts.safe_set is None and known.any():
+            raise _not_finite()
+        return verdicts.safe_set, known  # type: ignore[return-value]  # None only where nothing is known
+
+    def _states(self, observations: Any) -> Any:
+        if self.read is None:
+            return observations
+        try:
+            return self.read(observations)
+        except Exception as error:
+            raise GxError(
+                f"--state raised {type(error).__name__}: {error}; it is given a batch of stored observations"
+            ) from error
+
+    def _previous(self, previous: Array, time: Array) -> tuple[Array, Array]:
+        """The action before each state, as a guarded environment would have it, and where that is known."""
+        known = np.ones(len(time), bool)
+        space = self.guardian.action_space
+        if isinstance(space, gym.spaces.Box):
+            previous[time == 0] = np.clip(np.zeros(space.shape, space.dtype), space.low, space.high)
+        elif "previous_action" in self.guardian.needs:
+            known &= (time > 0) & (previous.reshape(len(time), -1) >= 0).all(axis=1)
+        return previous, known
+
+
+def everything(example: SafeSet) -> SafeSet:
+    """The set of all actions of the space, in the same form as a Guardian's set."""
+    if isinstance(example, Mask):
+        return Mask(np.ones_like(example.allowed), start=example.start.tolist(), nvec=example.nvec)
+    if isinstance(example, ProductMask):
+        return ProductMask(np.ones_like(example.allowed), example.nvec)
+    if isinstance(example, Union):
+        return Union(*(everything(part) for part in example.parts))  # type: ignore[arg-type]
+    assert isinstance(example, Intersection)
+    space, *rules = example.parts
+    return Intersection(space, *(rule.shifted(-np.inf) for rule in rules))
+
+
+def _world(name: str, env: str | None, named_in_file: str | None) -> Any:
+    """The environment of the data: its action space is what the rules speak about."""
+    env_id = env or named_in_file
+    if env_id is None:
+        raise GxError(f"{name}: does not name its environment, whose actions --rules judge; give --env")
+    if env is None and ":" in env_id:  # would import whatever module a file names
+        raise GxError(f"{name}: 'env_id' is {env_id!r}, which would import a module; give it as --env")
+    return make_env(env_id)
+
+
+def _example(world: Any, guardian: Guardian, live: Any) -> SafeSet:
+    """The safe set in some state of the live environment: its form is that of all others."""
+    with warnings.catch_warnings():  # nothing is learned from here
+        warnings.simplefilter("ignore", UserWarning)
+        guarded = GuardedEnv(world, guardian, state=live, initial_action=guardian.blank_actions(1)[0])
+    guarded.reset(seed=0)
+    safe_set = guarded.safe_set()
+    if safe_set is None:
+        raise _not_finite()
+    return safe_set
+
+
+def _guardian(space: gym.Space, rule: Any, module: ModuleType) -> Guardian:
+    return Guardian(space, rule, embedding=getattr(module, "embedding", None), mode="monitor")
+
+
+def _not_finite() -> GxError:
+    return GxError(
+        "these rules have no finite description (predicates and margins of continuous actions have none), so "
+        "their safe sets cannot be stored; write them as bounds or constraints"
+    )
