@@ -9,8 +9,10 @@ from hypothesis.extra import numpy as hnp
 
 import rlpd_gx as gx
 
-numbers = st.floats(-3, 3, allow_nan=False, width=32).map(float)
-thresholds = st.floats(0, 4, allow_nan=False, width=32).map(float)
+# Zeros are frequent, and there is nothing between zero and 1e-4: a threshold of 1e-15 is a rounding error in disguise,
+# for which a projection may honestly say that it did not converge.
+numbers = st.floats(-3, 3, allow_nan=False).map(lambda v: round(v, 4))
+thresholds = st.floats(0, 4, allow_nan=False).map(lambda v: round(v, 4))
 
 
 def vectors(n, elements=numbers):

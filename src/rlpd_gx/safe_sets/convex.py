@@ -14,6 +14,7 @@ from rlpd_gx.safe_sets.solver import RESIDUAL, nearest_point
 
 TOLERANCE = 1e-9  # `contains`, relative to the numbers compared
 TOLERANCE_FLOAT32 = 1e-6  # the same for 32-bit actions
+ATOM = 1e-15  # and no component of an action is looked at more closely than this
 
 
 QUIET = np.errstate(over="ignore", invalid="ignore")  # infinities are compared, not reported
@@ -76,7 +77,8 @@ class ConvexSet(SafeSet):
         if rows.bound.shape[-1]:
             terms = rows.terms(a)
             excess, size = row_sum(terms) - rows.bound, row_sum(xp.abs(terms)) + xp.abs(rows.bound)
-            close = xp.isfinite(size) & (excess <= tolerance * size)
+            finest = ATOM * row_sum(xp.maximum(xp.abs(rows.pos), xp.abs(rows.neg)))
+            close = xp.isfinite(size) & (excess <= tolerance * size + finest)
             inside = inside & xp.all(close | (excess <= 0), axis=-1)
         return inside
 
@@ -336,13 +338,15 @@ def _nearest_after_cast(a: Array, low: Array, high: Array, rows: Rows, weight: A
         point[thin], found[thin], empty[thin] = solve(exact[thin], thin, xp.zeros_like(slack[thin]))
     point = xp.where(inside[:, None], a, xp.astype(point, a.dtype))
 
-    # Where rounding still breaks a row, project the point found once more, a little further inside.
+    # Where rounding still breaks a row, project the point found once more - seen from there rounding is far smaller -
+    # and then a little further inside.
     todo = xp.nonzero(found & xp.any(rows.excess(as_float(point)) > 0, axis=-1))[0]
     for attempt in range(8):
         if not len(todo):
             break
         start, part = as_float(point[todo]), rows[todo]
-        slack = xp.where(part.excess(start) > 0, 4.0**attempt * unit * part.magnitude(start), 0.0)
+        further = 4.0 ** (attempt - 1) * unit if attempt else 0.0
+        slack = xp.where(part.excess(start) > 0, further * part.magnitude(start), 0.0)
         again = solve(start, todo, slack)
         point[todo] = xp.where(again.found[:, None], xp.astype(again.point, a.dtype), point[todo])
         todo = todo[xp.any(part.excess(as_float(point[todo])) > 0, axis=-1)]

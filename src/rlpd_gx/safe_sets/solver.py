@@ -230,7 +230,7 @@ def _climb(problem: _Problem) -> tuple[Array, Array, Array]:
     lam = xp.zeros_like(problem.bound)
     point = problem.clip(problem.a)
     found = xp.all(problem.excess(point) <= problem.tolerance(point, lam), axis=0)
-    empty = xp.zeros_like(found)
+    empty, settled = xp.zeros_like(found), xp.zeros_like(found)
     reach = xp.maximum(xp.abs(problem.high - problem.a), xp.abs(problem.low - problem.a))
     farthest = 0.5 * xp.sum(problem.metric * reach * reach, axis=0)
     left = index_range(count, lam)[~found]  # the problems not finished yet
@@ -248,7 +248,14 @@ def _climb(problem: _Problem) -> tuple[Array, Array, Array]:
         dual = 0.5 * xp.sum(part.metric * (x - part.a) ** 2, axis=0) + xp.sum(new * excess, axis=0)
         hopeless = ~met & (dual > (1 + 1e-9) * farthest[left])
         found[left], empty[left] = met, hopeless
+        # In degenerate problems multipliers may wander for ever over points that rounding cannot tell apart. Such a
+        # point is good if it is feasible and no other is nearer by more than the gap between primal and dual.
+        primal = 0.5 * xp.sum(part.metric * (x - part.a) ** 2, axis=0)
+        close = xp.all(excess <= 1e-15 * xp.sum(part.steepness, axis=1), axis=0)
+        good = close & (primal - dual <= 1e-10 * primal)
+        settled[left] = ~met & good
         left = left[~(met | hopeless)]
+    found[left] = settled[left]
     return point, found, empty
 
 
