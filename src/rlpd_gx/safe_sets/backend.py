@@ -48,6 +48,12 @@ def row_sum(a: Array) -> Array:
     return a @ namespace(a).ones(a.shape[-1], dtype=a.dtype, device=a.device)
 
 
+def row_any(condition: Array) -> Array:
+    """Whether anything is true along the last axis; as a sum, for the same reason."""
+    xp = namespace(condition)
+    return row_sum(xp.astype(condition, xp.float32)) > 0
+
+
 def index_range(count: int, like: Array) -> Array:
     """0 .. count-1 in the namespace and on the device of `like`."""
     return namespace(like).arange(count, device=like.device)

@@ -7,7 +7,7 @@ from typing import Any, ClassVar, NamedTuple, Self
 import numpy as np
 
 from rlpd_gx.errors import GxError
-from rlpd_gx.safe_sets.backend import Array, as_float, is_float32, namespace, row_sum
+from rlpd_gx.safe_sets.backend import Array, as_float, is_float32, namespace, row_any, row_sum
 from rlpd_gx.safe_sets.base import Nearest, SafeSet, Spec
 from rlpd_gx.safe_sets.separable import Rows
 from rlpd_gx.safe_sets.solver import RESIDUAL, nearest_point
@@ -73,7 +73,7 @@ class ConvexSet(SafeSet):
         low, high, rows = self._form_like(a)
         xp, a = namespace(a), as_float(a)
         slack = tolerance * xp.abs(a)
-        inside = xp.all((a + slack >= low) & (a - slack <= high), axis=-1)
+        inside = ~row_any(~((a + slack >= low) & (a - slack <= high)))
         if rows.bound.shape[-1]:
             terms = rows.terms(a)
             excess, size = row_sum(terms) - rows.bound, row_sum(xp.abs(terms)) + xp.abs(rows.bound)
@@ -319,13 +319,14 @@ def _nearest_after_cast(a: Array, low: Array, high: Array, rows: Rows, weight: A
         aim = part.with_arrays(part.pos, part.neg, part.quad, part.bound - slack)
         return Nearest(*nearest_point(start, inner_low[index], inner_high[index], aim, weight[index]))
 
-    inside = xp.all((exact >= low) & (exact <= high), axis=-1) & ~xp.any(rows.excess(exact) > 0, axis=-1)
+    within = (exact >= low) & (exact <= high)  # NaN is not
+    inside = ~row_any(~within) & ~row_any(rows.excess(exact) > 0)
     if bool(xp.all(inside)):
         return Nearest(xp.asarray(a, copy=True), inside, xp.zeros_like(inside))
 
     # Aim inside by a little more than the solver's residual and the cast's rounding.
     if rows.kinked or rows.curved:  # a row of non-negative terms holds no numbers above its threshold
-        grows = xp.all((rows.pos >= 0) & (rows.neg >= 0), axis=-1)
+        grows = ~row_any((rows.pos < 0) | (rows.neg < 0))
     else:
         grows = xp.zeros_like(rows.bound, dtype=xp.bool)
     size = xp.abs(rows.bound) * 2

@@ -13,7 +13,7 @@ Inside, the batch is the last axis: coordinates are few and problems many, so ev
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from rlpd_gx.safe_sets.backend import Array, index_range, namespace
+from rlpd_gx.safe_sets.backend import Array, index_range, namespace, row_any
 from rlpd_gx.safe_sets.separable import Rows, minimum_over_box
 
 RESIDUAL = 1e-13  # a row is met when it is broken by less than this, relative to the numbers in it
@@ -155,14 +155,14 @@ def nearest_point(a: Array, low: Array, high: Array, rows: Rows, metric: Array) 
     """Nearest point to a [B, d] with bounds [B, d], rows [B, K, d] and diagonal metric [B, d]."""
     xp = namespace(a)
     low, high, rows = _absorb_zero_bounds(a, low, high, rows)
-    empty = xp.any(low > high, axis=-1)
+    empty = row_any(low > high)
     if rows.bound.shape[-1]:
         least = minimum_over_box(rows, low, high)
         slack = 1e-12 * xp.abs(xp.where(xp.isfinite(rows.bound), rows.bound, 0.0))
         nothing = (rows.bound == -xp.inf) | (least > rows.bound + slack)
         empty = empty | xp.any(nothing, axis=-1)
     point = xp.minimum(xp.maximum(a, low), high)
-    found = ~empty & ~xp.any(xp.isnan(point), axis=-1)
+    found = ~empty & ~row_any(xp.isnan(point))
     if not rows.bound.shape[-1]:
         return Solution(point, found, empty)
     (todo,) = xp.nonzero(found & xp.any(rows.excess(point) > 0, axis=-1))
@@ -182,8 +182,8 @@ def _absorb_zero_bounds(a: Array, low: Array, high: Array, rows: Rows) -> tuple[
     xp = namespace(low)
     if not rows.kinked and not rows.curved:
         return low, high, rows
-    grows = xp.all((rows.pos >= 0) & (rows.neg >= 0), axis=-1)
-    tiny = xp.where(xp.any(rows.quad > 0, axis=-1), 1e-28, 1e-14) * (rows.magnitude(a) - xp.abs(rows.bound))
+    grows = ~row_any((rows.pos < 0) | (rows.neg < 0))
+    tiny = xp.where(row_any(rows.quad > 0), 1e-28, 1e-14) * (rows.magnitude(a) - xp.abs(rows.bound))
     tight = (rows.bound >= 0) & (rows.bound <= tiny) & grows
     if not xp.any(tight):
         return low, high, rows
