@@ -112,3 +112,10 @@ def test_the_commands_of_the_documentation(command, tmp_path, monkeypatch):
         assert program == "rlpd-gx"
         code, _, err = command(*arguments)
         assert code == 0, f"{line}: {err}"
+
+
+@pytest.mark.parametrize("action", ["audit", "convert"])
+def test_a_file_that_is_not_there(command, tmp_path, action):
+    code, _, err = command("data", action, tmp_path / "gone.hdf5")
+    assert code == 2
+    assert "gone.hdf5: no such file or folder" in err

@@ -220,8 +220,6 @@ def load(
     say. `live_safe_sets` are asked while an action log is replayed.
     """
     path, root = Path(path), root or cache.cache_root()
-    if not path.exists():
-        raise GxError(f"{path}: no such file or folder; check the path")
     if path.is_dir() and cache.is_dataset(path):
         return _where(_open(path), where)
     name = format or formats.detect(path)

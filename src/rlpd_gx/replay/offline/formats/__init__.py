@@ -24,6 +24,8 @@ def formats() -> dict[str, ModuleType]:
 
 def detect(path: Path) -> str:
     """The name of the format that recognises the content of `path`."""
+    if not path.exists():
+        raise GxError(f"{path}: no such file or folder; check the path")
     for name, module in formats().items():
         if module.recognises(path):
             return name
