@@ -82,12 +82,11 @@ class GuardedEnv(gym.Wrapper, gym.utils.RecordConstructorArgs):
 
     def step(self, action: Any) -> tuple[Any, SupportsFloat, bool, bool, dict[str, Any]]:
         """Execute the nearest allowed action."""
-        if self._last is None:
-            raise gym.error.ResetNeeded("call reset() before step()")
+        last = self._current()
         try:
             verdict = self.certify(action)
         except StopEpisode as stop:
-            observation, info = self._last
+            observation, info = last
             self._end_episode()
             self._last = None
             info = {k: v for k, v in info.items() if k != "guardian"}
@@ -106,21 +105,25 @@ class GuardedEnv(gym.Wrapper, gym.utils.RecordConstructorArgs):
 
     def certify(self, action: Any) -> Verdict:
         """The verdict on an action in the current state; counted as a proposal, but nothing is executed."""
-        assert self._last is not None
-        return self.guardian.certify(self._state_of(self.env, *self._last), action, context=self._context())
+        state = self._state_of(self.env, *self._current())
+        return self.guardian.certify(state, action, context=self._context())
 
     def safe_set(self) -> SafeSet | None:
         """The safe set in the current state, also after the last step of an episode until the reset.
 
         None where the rules have no finite description; raises `GxError` where they cannot be asked.
         """
-        if self._last is None:
-            raise GxError("there is no current state; call reset() first")
         fields = vars(self._context()).values()
         context = Context(*(None if v is None else batch_of_one(v) for v in fields))
-        state = batch_of_one(self._state_of(self.env, *self._last))
+        state = batch_of_one(self._state_of(self.env, *self._current()))
         safe_sets = self.guardian.safe_sets(state, context=context)
         return None if safe_sets is None else safe_sets[0]
+
+    def _current(self) -> tuple[Any, dict[str, Any]]:
+        """The observation and info the next action will be taken in."""
+        if self._last is None:
+            raise gym.error.ResetNeeded("there is no current state; call reset() first")
+        return self._last
 
     def _context(self) -> Context:
         parameters = self._parameters(self._time) if callable(self._parameters) else self._parameters
