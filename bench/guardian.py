@@ -145,16 +145,17 @@ def problems(rng):
 
 
 def projections(console, sample=512):
+    """Beside Clarabel at its fairest (1e-9) and near our own accuracy (1e-12, which it does not always reach)."""
     a, cases = problems(np.random.default_rng(0))
-    settings = clarabel.DefaultSettings()
-    settings.verbose = False
-    # Ours are exact to about 1e-12: ask the same of the solver.
-    settings.tol_gap_abs = settings.tol_gap_rel = settings.tol_feas = 1e-12
+    tolerances = (1e-9, 1e-12)
     table = Table(
         title=f"Projecting {ROWS:,} actions of dimension {DIMENSION}, box included", title_justify="left"
     )
-    for name in ("set", "ours, ms", "Clarabel per row, ms", "ratio", "target", "largest difference"):
-        table.add_column(name, justify="left" if name == "set" else "right")
+    table.add_column("set")
+    table.add_column("ours, ms", justify="right")
+    for t in tolerances:
+        for name in (f"Clarabel {t:g}, ms", "ratio", "largest difference"):
+            table.add_column(name, justify="right")
     for name, (safe, make) in cases.items():
         inputs = [make(i) for i in range(sample)]
         answers = {}
@@ -162,23 +163,26 @@ def projections(console, sample=512):
         def ours(safe=safe, answers=answers):
             answers["ours"] = safe.project(a)
 
-        def theirs(inputs=inputs, answers=answers):
-            answers["theirs"] = np.array(
-                [clarabel.DefaultSolver(*p, settings).solve().x[:DIMENSION] for p in inputs]
-            )
+        def rival(tolerance, inputs=inputs, answers=answers):
+            settings = clarabel.DefaultSettings()
+            settings.verbose = False
+            settings.tol_gap_abs = settings.tol_gap_rel = settings.tol_feas = tolerance
 
-        mine, rival = best([ours, theirs])
-        rival *= ROWS / sample
-        difference = np.abs(answers["ours"][:sample] - answers["theirs"]).max()
-        table.add_row(
-            name,
-            f"{mine * 1e3:.1f}",
-            f"{rival * 1e3:.0f}",
-            f"{rival / mine:.0f}",
-            ">= 50",
-            f"{difference:.0e}",
-        )
+            def run():
+                solved = [clarabel.DefaultSolver(*p, settings).solve().x[:DIMENSION] for p in inputs]
+                answers[tolerance] = np.array(solved)
+
+            return run
+
+        mine, *theirs = best([ours, *(rival(t) for t in tolerances)])
+        row = [name, f"{mine * 1e3:.1f}"]
+        for t, seconds in zip(tolerances, theirs, strict=True):
+            off = np.abs(answers[t] - answers["ours"][:sample]).max()
+            seconds *= ROWS / sample
+            row += [f"{seconds * 1e3:.0f}", f"{seconds / mine:.0f}", f"{off:.0e}"]
+        table.add_row(*row)
     console.print(table)
+    console.print("Target: a ratio of 50 or more.")
 
 
 def main():

@@ -62,6 +62,34 @@ def test_the_projection_is_allowed_and_stays_where_it_is(case):
     np.testing.assert_allclose(again, found.point, rtol=0, atol=1e-6)
 
 
+wild = st.floats(-3, 3, allow_nan=False, width=32).map(float)
+wild_thresholds = st.floats(0, 4, allow_nan=False, width=32).map(float)
+
+
+@given(st.data())
+def test_with_numbers_of_any_size_an_answer_is_right_or_it_is_none(data):
+    """Down to subnormal weights and thresholds: what is found is allowed and stays, and no set is called empty."""
+    d = data.draw(st.integers(1, 4))
+    parts = [
+        gx.WeightedL1(data.draw(vectors(d, wild)), data.draw(wild_thresholds)),
+        gx.Ellipsoid(np.abs(data.draw(vectors(d, wild))), data.draw(wild_thresholds)),
+        gx.Polytope(
+            data.draw(hnp.arrays(np.float64, (2, d), elements=wild)), data.draw(vectors(2, wild_thresholds))
+        ),
+    ]
+    actions = data.draw(hnp.arrays(np.float64, (4, d), elements=wild))
+    for safe in (*parts, gx.Intersection(*parts)):
+        found = safe.nearest(actions)
+        assert not found.empty.any()  # zero is in every set drawn
+        assert np.isnan(found.point[~found.found]).all()
+        point = found.point[found.found]
+        assert safe.contains(point).all()
+        assert (
+            np.linalg.norm(point - actions[found.found], axis=-1)
+            <= np.linalg.norm(actions[found.found], axis=-1) + 1e-8
+        ).all()
+
+
 @given(convex_sets())
 def test_an_allowed_action_is_never_moved(case):
     safe, actions = case

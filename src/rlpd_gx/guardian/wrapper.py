@@ -203,7 +203,7 @@ class GuardedVectorEnv(VectorWrapper):
         # Members that only reset in this step execute nothing; what they are handed is a valid action all the same.
         executed = self.guardian.blank_actions(self.num_envs)
         alive = np.flatnonzero(~self._waits_for_reset)
-        verdicts = self._certify(alive, proposed) if len(alive) else ()
+        verdicts = self._certify(alive, proposed, *self._last) if len(alive) else ()
         for i, verdict in zip(alive, verdicts, strict=True):
             executed[i] = verdict.action
             self._previous[i] = _private(verdict.action)
@@ -227,9 +227,10 @@ class GuardedVectorEnv(VectorWrapper):
         self._end_episodes(self._time > 0)
         super().close(**kwargs)
 
-    def _certify(self, alive: np.ndarray, proposed: np.ndarray) -> list[Verdict]:
-        assert self._last is not None
-        states = self._state_of(self.env, *self._last)
+    def _certify(
+        self, alive: np.ndarray, proposed: np.ndarray, observations: Any, infos: dict[str, Any]
+    ) -> list[Verdict]:
+        states = self._state_of(self.env, observations, infos)
         parameters = (
             self._parameters(self._time) if callable(self._parameters) else [self._parameters] * self.num_envs
         )
