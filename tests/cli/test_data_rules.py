@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import rlpd_gx as gx
-from rlpd_gx.cli.offline_rules import everything
+from rlpd_gx.loop.offline_rules import everything
 from rlpd_gx.replay.offline import load, with_safe_sets
 
 STEPS = 20

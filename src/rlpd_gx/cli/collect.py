@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from rlpd_gx.cli.loading import EXTRAS, load, load_policy, make_env
+from rlpd_gx.cli.policies import load_policy
 from rlpd_gx.errors import GxError, missing_extra
 
 _LEARNERS = ("A2C", "DDPG", "DQN", "PPO", "SAC", "TD3")
@@ -84,6 +84,8 @@ def collect(
 
 
 def _make(env_id: str, env_kwargs: str) -> Any:
+    from rlpd_gx.envs.making import make
+
     try:
         options = json.loads(env_kwargs)
         if not isinstance(options, dict):
@@ -93,7 +95,7 @@ def _make(env_id: str, env_kwargs: str) -> Any:
     if env_id.startswith("ALE/"):
         options = {**_ATARI_OPTIONS, **options}
     try:
-        return make_env(env_id, **options)
+        return make(env_id, **options)
     except TypeError as error:
         raise GxError(f"--env-kwargs {env_kwargs!r} does not fit {env_id}: {error}") from None
 
@@ -101,6 +103,7 @@ def _make(env_id: str, env_kwargs: str) -> Any:
 def _guarded(env: Any, rules: str) -> tuple[Any, Any]:
     """The guarded environment, and what tells unsafe events; both may use more of the rules' module."""
     from rlpd_gx.guardian import GuardedEnv
+    from rlpd_gx.loading import load
 
     rule, module = load(rules, "rules")
     options = {name: getattr(module, name, None) for name in ("state", "unsafe_event", "embedding")}
@@ -115,7 +118,7 @@ def _learn(algorithm: str, recorder: Any, steps: int | None, seed: int) -> None:
     try:
         import stable_baselines3
     except ImportError:
-        raise missing_extra(*EXTRAS["stable_baselines3"]) from None
+        raise missing_extra("stable-baselines3", "sb3") from None
     kind = "MlpPolicy" if len(recorder.observation_space.shape or ()) == 1 else "CnnPolicy"
     model = getattr(stable_baselines3, algorithm.upper())(kind, recorder, seed=seed, device="cpu")
     model.learn(steps)

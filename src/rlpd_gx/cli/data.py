@@ -7,7 +7,6 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from rlpd_gx.cli.loading import make_env
 from rlpd_gx.errors import GxError
 
 app = typer.Typer(help="Offline datasets: convert, audit, list.", no_args_is_help=True)
@@ -65,12 +64,12 @@ def convert(
         raise GxError("--state and --offline-safe-sets say how rules read the data; name them with --rules")
     more = {}
     if rules is not None and state is None:
-        from rlpd_gx.cli.offline_rules import while_replayed
+        from rlpd_gx.loop.offline_rules import while_replayed
 
         more["live_safe_sets"] = while_replayed(source, format, rules, env)
     data = _load(source, format, mapping, observation, where, env, clip_actions, time_limit, **more)
     if rules is not None:
-        from rlpd_gx.cli.offline_rules import with_rules
+        from rlpd_gx.loop.offline_rules import with_rules
 
         data = with_rules(data, rules, state, offline_safe_sets or "error", env)
     folder = data.save(out) if out is not None else data.folder
@@ -192,7 +191,9 @@ def _load(
 
 def _made(env_id: str, required: bool) -> Any:
     try:
-        return make_env(env_id)
+        from rlpd_gx.envs.making import make
+
+        return make(env_id)
     except GxError as error:
         if required:
             raise

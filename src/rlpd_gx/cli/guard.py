@@ -49,8 +49,9 @@ def guard(
     """
     from rich.console import Console
 
-    from rlpd_gx.cli.loading import load, make_env
+    from rlpd_gx.envs.making import make
     from rlpd_gx.guardian import GuardedEnv
+    from rlpd_gx.loading import load
 
     rule, module = load(rules, "rules")
     read = load(state, "state")[0] if state else getattr(module, "state", None)
@@ -58,7 +59,7 @@ def guard(
 
     def guarded(mode: str, file: Path | None) -> "GuardedEnv":
         limit = {} if max_steps is None else {"max_episode_steps": max_steps}
-        return GuardedEnv(make_env(env, **limit), rule, state=read, mode=mode, audit=file, **extra)
+        return GuardedEnv(make(env, **limit), rule, state=read, mode=mode, audit=file, **extra)
 
     console = Console()
     runs = [("monitor" if monitor else "enforce", audit)] + (
@@ -81,7 +82,7 @@ def _run(world: "GuardedEnv", policy: str, episodes: int, seed: int, title: str,
     """The return of each episode."""
     from rich.progress import Progress
 
-    from rlpd_gx.cli.loading import load_policy
+    from rlpd_gx.cli.policies import load_policy
 
     act = load_policy(policy, world, seed)
     returns = []

@@ -11,10 +11,11 @@ import gymnasium as gym
 import numpy as np
 import typer
 
-from rlpd_gx.cli.loading import load, make_env
+from rlpd_gx.envs.making import make
 from rlpd_gx.errors import GxError
 from rlpd_gx.guardian import GuardedEnv, Guardian
 from rlpd_gx.guardian.reading import batch_of_one
+from rlpd_gx.loading import load
 from rlpd_gx.replay.offline import LiveSafeSets, OfflineDataset, formats, with_safe_sets
 from rlpd_gx.replay.offline.cache import is_dataset
 from rlpd_gx.replay.offline.safe_sets import Missing
@@ -162,7 +163,7 @@ def _world(name: str, env: str | None, named_in_file: str | None) -> Any:
         raise GxError(f"{name}: does not name its environment, whose actions --rules judge; give --env")
     if env is None and ":" in env_id:  # would import whatever module a file names
         raise GxError(f"{name}: 'env_id' is {env_id!r}, which would import a module; give it as --env")
-    return make_env(env_id)
+    return make(env_id)
 
 
 def _example(world: Any, guardian: Guardian, live: Any) -> SafeSet:

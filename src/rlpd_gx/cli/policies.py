@@ -1,0 +1,46 @@
+"""Policies as a person names them."""
+
+import os
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from rlpd_gx.errors import GxError, missing_extra
+from rlpd_gx.loading import load
+
+if TYPE_CHECKING:
+    import gymnasium as gym
+
+
+def load_policy(spec: str, env: "gym.Env", seed: int) -> Callable[[Any], Any]:
+    """observation -> action, from `random`, an SB3 zip (`[algorithm:]file.zip`) or `module:callable`."""
+    if spec == "random":
+        env.action_space.seed(seed)
+        return lambda observation: env.action_space.sample()
+    if spec.endswith(".zip"):
+        return _sb3_policy(spec)
+    policy, _ = load(spec, "policy")
+    if not callable(policy):
+        raise GxError(
+            f"--policy {spec} is a {type(policy).__name__}; it must be a function observation -> action"
+        )
+    return policy
+
+
+def _sb3_policy(spec: str) -> Callable[[Any], Any]:
+    try:
+        import stable_baselines3 as sb3
+    except ModuleNotFoundError:
+        raise missing_extra("stable-baselines3", "sb3") from None
+    algorithm, _, path = spec.rpartition(":")
+    if not os.path.isfile(path):
+        raise GxError(f"--policy {spec}: there is no file {path}")
+    names = [algorithm.upper()] if algorithm else ["PPO", "SAC", "DQN", "TD3", "A2C", "DDPG"]
+    for name in names:
+        if not hasattr(sb3, name):
+            raise GxError(f"--policy {spec}: stable-baselines3 has no algorithm {name}")
+        try:
+            model = getattr(sb3, name).load(path, device="cpu")
+        except Exception:  # the zip does not say which algorithm made it, so try the next
+            continue
+        return lambda observation: model.predict(observation, deterministic=True)[0]
+    raise GxError(f"--policy {spec}: no stable-baselines3 algorithm can read it; name one, as in sac:{path}")

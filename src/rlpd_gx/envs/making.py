@@ -1,0 +1,34 @@
+"""Making an environment from its name, with a sentence when it or its package is missing."""
+
+import importlib
+from typing import Any
+
+import gymnasium as gym
+
+from rlpd_gx.errors import GxError, missing_extra
+
+EXTRAS = {  # module that is missing -> (package, extra)
+    "mujoco": ("MuJoCo", "mujoco"),
+    "highway_env": ("highway-env", "highway"),
+    "ale_py": ("ale-py", "atari"),
+    "gymnasium_robotics": ("gymnasium-robotics", "robotics"),
+}
+REGISTERING = {"highway_env": ("highway", "merge", "roundabout", "intersection", "parking"), "ale_py": ("ALE/",),
+               "gymnasium_robotics": ("Adroit", "Fetch", "Hand", "PointMaze", "AntMaze")}  # fmt: skip
+
+
+def make(env_id: str, **options: Any) -> gym.Env:
+    """`gymnasium.make`, with a sentence when the environment or its package is missing."""
+    for module, prefixes in REGISTERING.items():
+        if env_id.startswith(prefixes):
+            try:
+                gym.register_envs(importlib.import_module(module))
+            except ModuleNotFoundError:
+                raise missing_extra(*EXTRAS[module]) from None
+    try:
+        return gym.make(env_id, **options)
+    except gym.error.DependencyNotInstalled as error:
+        package = next((m for m in EXTRAS if m in str(error).lower()), None)
+        raise (missing_extra(*EXTRAS[package]) if package else GxError(f"--env {env_id}: {error}")) from None
+    except gym.error.Error as error:
+        raise GxError(f"--env {env_id}: {error}") from None

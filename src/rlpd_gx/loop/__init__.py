@@ -1,0 +1,1 @@
+"""Where Learner, Guardian, data and environments meet: train, evaluate, checkpoint."""
