@@ -16,11 +16,12 @@ from rlpd_gx.errors import GxError
 from rlpd_gx.guardian import GuardedEnv, Guardian
 from rlpd_gx.guardian.reading import batch_of_one
 from rlpd_gx.loading import load
+from rlpd_gx.loop.sets import everything
 from rlpd_gx.replay.offline import LiveSafeSets, OfflineDataset, formats, with_safe_sets
 from rlpd_gx.replay.offline.cache import is_dataset
 from rlpd_gx.replay.offline.safe_sets import Missing
 from rlpd_gx.rules import fingerprint
-from rlpd_gx.safe_sets import Intersection, Mask, ProductMask, SafeSet, Union
+from rlpd_gx.safe_sets import SafeSet
 from rlpd_gx.types import Array, Context
 
 
@@ -141,19 +142,6 @@ class StoredStates:
         elif "previous_action" in self.guardian.needs:
             known &= (time > 0) & (previous.reshape(len(time), -1) >= 0).all(axis=1)
         return previous, known
-
-
-def everything(example: SafeSet) -> SafeSet:
-    """The set of all actions of the space, in the same form as a Guardian's set."""
-    if isinstance(example, Mask):
-        return Mask(np.ones_like(example.allowed), start=example.start.tolist(), nvec=example.nvec)
-    if isinstance(example, ProductMask):
-        return ProductMask(np.ones_like(example.allowed), example.nvec)
-    if isinstance(example, Union):
-        return Union(*(everything(part) for part in example.parts))  # type: ignore[arg-type]
-    assert isinstance(example, Intersection)
-    space, *rules = example.parts
-    return Intersection(space, *(rule.shifted(-np.inf) for rule in rules))
 
 
 def _world(name: str, env: str | None, named_in_file: str | None) -> Any:

@@ -1,0 +1,137 @@
+"""Networks: an ensemble in stacked parameters, and what turns observations into features."""
+
+import math
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from rlpd_gx.errors import GxError
+
+
+class Ensemble(nn.Module):
+    """`members` multi-layer perceptrons whose parameters are stacked: one batched product for each layer."""
+
+    def __init__(
+        self, members: int, sizes: Sequence[int], *, layer_norm: bool, generator: torch.Generator
+    ) -> None:
+        super().__init__()
+        self.layer_norm = layer_norm
+        self.weights = nn.ParameterList()
+        self.biases = nn.ParameterList()
+        for fan_in, fan_out in pairwise(sizes):
+            limit = math.sqrt(6 / (fan_in + fan_out))
+            weight = torch.empty(members, fan_in, fan_out).uniform_(-limit, limit, generator=generator)
+            self.weights.append(nn.Parameter(weight))
+            self.biases.append(nn.Parameter(torch.zeros(members, 1, fan_out)))
+
+    def forward(self, x: Tensor, members: Tensor | None = None) -> Tensor:
+        """x [B, in] -> [members, B, out], of all or of some members (int64 indices)."""
+        for layer, (weight, bias) in enumerate(zip(self.weights, self.biases, strict=True)):
+            if members is not None:
+                weight, bias = weight[members], bias[members]
+            if layer:
+                x = F.layer_norm(x, x.shape[-1:]) if self.layer_norm else x
+                x = F.relu_(x)
+            else:
+                x = x.expand(len(weight), *x.shape)
+            x = torch.baddbmm(bias, x, weight)
+        return x
+
+
+class FlatEncoder(nn.Module):
+    """Observations as they are, in one row; whole numbers in the unit of their range."""
+
+    def __init__(self, space: gym.Space) -> None:
+        super().__init__()
+        self.scale = _scale(space)
+        self.features = int(gym.spaces.flatdim(space))
+
+    def forward(self, observation: Any) -> Tensor:
+        """[B, ...], or a dict of such -> [B, features]."""
+        if isinstance(observation, Mapping):
+            parts = [observation[key].flatten(1).float() * self.scale[key] for key in sorted(observation)]
+            return torch.cat(parts, dim=1)
+        return observation.flatten(1).float() * self.scale[""]
+
+
+class PixelEncoder(nn.Module):
+    """Stacked images [B, C, 84, 84] -> features, by three convolutions; one for actor and all critics."""
+
+    def __init__(self, space: gym.spaces.Box, features: int, generator: torch.Generator) -> None:
+        super().__init__()
+        self.features = features
+        channels = space.shape[0]
+        self.convolutions = nn.ModuleList(
+            [nn.Conv2d(channels, 32, 8, 4), nn.Conv2d(32, 64, 4, 2), nn.Conv2d(64, 64, 3, 1)]
+        ).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        with torch.no_grad():
+            size = self._convolve(torch.zeros(1, *space.shape)).shape[1]
+        self.linear = nn.Linear(size, features)
+        for parameter in self.parameters():  # so that the seed of the run, not a global one, decides
+            fan_in = parameter[0].numel() if parameter.ndim > 1 else 0
+            with torch.no_grad():
+                bound = math.sqrt(3 / fan_in) if fan_in else 0.0
+                parameter.uniform_(-bound, bound, generator=generator) if fan_in else parameter.zero_()
+
+    def forward(self, observation: Tensor) -> Tensor:
+        """[B, C, H, W] uint8 -> [B, features]."""
+        x = observation.to(memory_format=torch.channels_last, dtype=torch.float32) / 255
+        return torch.tanh(F.layer_norm(self.linear(self._convolve(x)), (self.features,)))
+
+    def _convolve(self, x: Tensor) -> Tensor:
+        for layer in self.convolutions:
+            x = F.relu_(layer(x))
+        return x.flatten(1)
+
+
+def encoder_for(space: gym.Space, features: int, generator: torch.Generator) -> FlatEncoder | PixelEncoder:
+    """The encoder for a space of observations: images are [C, H, W] of bytes, all else is flattened."""
+    if isinstance(space, gym.spaces.Box) and is_image(space):
+        return PixelEncoder(space, features, generator)
+    return FlatEncoder(space)
+
+
+def is_image(space: gym.Space) -> bool:
+    """Whether observations are stacked images of bytes, large enough for the convolutions."""
+    return (
+        isinstance(space, gym.spaces.Box)
+        and space.dtype == np.uint8
+        and len(space.shape) == 3
+        and min(space.shape[1:]) >= 36
+    )
+
+
+def random_shift(images: Tensor, pixels: int, generator: torch.Generator) -> Tensor:
+    """Each image of [B, C, H, W] moved by up to `pixels` in both directions, its border repeated."""
+    if not pixels:
+        return images
+    count, _, height, width = images.shape
+    shift = torch.randint(-pixels, pixels + 1, (2, count, 1), generator=generator, device=generator.device)
+    rows, columns = (
+        (torch.arange(size) + moved).clamp_(0, size - 1).to(images.device)
+        for size, moved in zip((height, width), shift.cpu(), strict=True)
+    )
+    every = torch.arange(count, device=images.device)[:, None, None, None]
+    channel = torch.arange(images.shape[1], device=images.device)[None, :, None, None]
+    return images[every, channel, rows[:, None, :, None], columns[:, None, None, :]]
+
+
+def _scale(space: gym.Space) -> dict[str, float]:
+    if isinstance(space, gym.spaces.Dict):
+        return {key: _scale(part)[""] for key, part in space.spaces.items()}
+    if isinstance(space, gym.spaces.Discrete):
+        raise GxError(
+            "the Learner reads arrays, not the numbers of a Discrete observation space; wrap the environment "
+            "with gymnasium.wrappers.FlattenObservation"
+        )
+    if not isinstance(space, gym.spaces.Box | gym.spaces.MultiBinary):
+        raise GxError(f"the Learner reads Box observations or dicts of them, not {space}")
+    whole = space.dtype is not None and np.issubdtype(space.dtype, np.integer)
+    largest = float(np.max(np.abs(space.high))) if isinstance(space, gym.spaces.Box) and whole else 1.0
+    return {"": 1.0 / max(largest, 1.0)}

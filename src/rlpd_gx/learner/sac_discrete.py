@@ -1,0 +1,150 @@
+"""SAC for discrete actions: a categorical policy, and a value for every action at once."""
+
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import torch
+from torch import Tensor
+
+from rlpd_gx.errors import GxError
+from rlpd_gx.learner.categorical import Nearest, allowed_actions, entropy, expectation, log_policy, moved
+from rlpd_gx.learner.config import LearnerConfig
+from rlpd_gx.learner.sac import Sac
+from rlpd_gx.safe_sets import Spec
+from rlpd_gx.types import Array
+
+
+class SacDiscrete(Sac):
+    """Expectations over actions are exact sums; `embedding` [n, k] is the Guardian's, for projections."""
+
+    def __init__(
+        self,
+        config: LearnerConfig,
+        observation_space: gym.Space,
+        action_space: gym.spaces.Discrete,
+        *,
+        safe_set_spec: Spec | None = None,
+        embedding: Array | None = None,
+        seed: int = 0,
+        device: str | torch.device = "cpu",
+    ) -> None:
+        if safe_set_spec is not None and safe_set_spec["kind"] != "mask":
+            raise GxError(f"discrete actions have masks as safe sets, not {safe_set_spec['kind']}")
+        self.n, self.start = int(action_space.n), int(action_space.start)
+        self.nearest = Nearest(self.n, embedding)
+        super().__init__(
+            config,
+            observation_space,
+            actor_outputs=self.n,
+            critic_inputs=0,
+            critic_outputs=self.n,
+            safe_set_spec=safe_set_spec,
+            seed=seed,
+            device=device,
+        )
+
+    def probabilities(self, observation: Any) -> Tensor:
+        """The raw policy [B, n]."""
+        with torch.no_grad():
+            return log_policy(self.actor(self.encode(self._tensors(observation)))[0], None).exp()
+
+    def _act(
+        self, features: Tensor, safe_set: Array | None, explore: bool, generator: torch.Generator
+    ) -> Array:
+        logits = self.actor(features)[0]
+        probability = log_policy(logits, self._allowed(safe_set)).exp()
+        if explore:
+            # inverse of the cumulative sum: one number from the generator for each row
+            draw = torch.rand(len(logits), 1, generator=generator, device=self.device)
+            below = probability.cumsum(dim=-1) / probability.sum(dim=-1, keepdim=True) <= draw
+            choice = below.sum(dim=-1).clamp(max=self.n - 1)
+        else:
+            choice = probability.argmax(dim=-1)
+        return choice.cpu().numpy() + self.start
+
+    def _values(self, features: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
+        q = self.critic["ensemble"](features)
+        index = self._index(action).expand(len(q), -1, 1)
+        taken = q.gather(-1, index)[..., 0]
+        if not self.config.ood_penalty:
+            return taken, q[..., :0]
+        # every action but the one of the data: forbidden ones, and those nobody tried here
+        return taken, q.scatter(-1, index, -torch.inf)
+
+    def next_value(self, features: Tensor, safe_set: Array) -> tuple[Tensor, dict[str, Tensor]]:
+        policy, tested = self._policy(self.actor(features)[0], safe_set, self.config.backup)
+        q = self._least(self.target["ensemble"](features, self._subset()))
+        uncertainty = entropy(policy)
+        value = expectation(policy, q) + self.config.entropy_sign * self.temperature * uncertainty
+        return value, {"untested_share": 1 - tested}
+
+    def _actor_loss(self, features: Tensor, safe_set: Array) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
+        allowed = self._allowed(safe_set)
+        logits = self.actor(features)[0]
+        with torch.no_grad():
+            q = self._for_actor(self.critic["ensemble"](features))
+        raw = log_policy(logits, None)
+        log_p = log_policy(logits, allowed) if self.config.actor == "masked" else raw
+        p = log_p.exp()
+        executed = p
+        penalty = torch.zeros_like(p[:, 0])
+        if self.config.actor == "projected":
+            assert allowed is not None
+            executed = moved(p, self._targets(allowed))
+            penalty = self.config.distance_penalty * expectation(p, self._squared_distance(allowed))
+        loss = (penalty - expectation(executed, q) - self.temperature * entropy(p)).mean()
+        safe = p if allowed is None else log_policy(logits, allowed).exp()
+        count = torch.full_like(penalty, self.n) if allowed is None else allowed.sum(dim=-1).float()
+        uncertainty = entropy(safe)
+        excess = torch.where(count > 1, uncertainty - self.config.entropy_fraction * count.log(), torch.nan)
+        forbidden = torch.zeros(()) if allowed is None else (raw.exp() * ~allowed).sum(dim=-1).mean()
+        metrics = {
+            "entropy": uncertainty.mean(),
+            "forbidden_mass": forbidden,
+            "value_scale": q.abs().mean(),
+        }
+        return loss, excess, metrics
+
+    def _probability(self, features: Tensor, action: Tensor, safe_set: Array) -> Tensor:
+        policy, _ = self._policy(self.actor(features)[0], safe_set, self.config.backup)
+        return policy.gather(-1, self._index(action))[:, 0]
+
+    def _log_likelihood(self, features: Tensor, action: Tensor) -> Tensor:
+        return log_policy(self.actor(features)[0], None).gather(-1, self._index(action))[:, 0]
+
+    def _target_at(self, features: Tensor, action: Tensor) -> Tensor:
+        q = self._least(self.target["ensemble"](features, self._subset()))
+        return q.gather(-1, self._index(action))[:, 0]
+
+    def _index(self, action: Tensor) -> Tensor:
+        return (action.long() - self.start)[:, None]
+
+    def _policy(self, logits: Tensor, safe_set: Array, backup: str) -> tuple[Tensor, Tensor]:
+        """The next policy that a backup counts [B, n], and the share of tested actions."""
+        raw = log_policy(logits, None).exp()
+        if backup == "none" or self.safe_set_spec is None:
+            return raw, torch.ones(())
+        allowed, tested = allowed_actions(safe_set, self.safe_set_spec, self.config.untested)
+        on_device = torch.as_tensor(allowed, device=self.device)
+        if backup == "renormalise":
+            policy = log_policy(logits, on_device).exp()
+        else:
+            policy = moved(raw, self._targets(on_device))
+        return policy, torch.tensor(tested.mean(), dtype=torch.float32)
+
+    def _allowed(self, safe_set: Array | None) -> Tensor | None:
+        if safe_set is None or self.safe_set_spec is None:
+            return None
+        allowed, _ = allowed_actions(safe_set, self.safe_set_spec, self.config.untested)
+        return torch.as_tensor(allowed, device=self.device)
+
+    def _targets(self, allowed: Tensor) -> Tensor:
+        return torch.as_tensor(self.nearest(allowed.cpu().numpy()), device=self.device)
+
+    def _squared_distance(self, allowed: Tensor) -> Tensor:
+        """Of each action to the one it becomes [B, n]."""
+        target = self._targets(allowed).cpu().numpy()
+        return torch.as_tensor(
+            self.nearest.distance[np.arange(self.n), target] ** 2, dtype=torch.float32, device=self.device
+        )

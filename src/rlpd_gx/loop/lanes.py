@@ -1,0 +1,184 @@
+"""Environments side by side, each behind its own guard; what a step of all of them brings."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+
+from rlpd_gx.guardian import GuardedEnv
+from rlpd_gx.loop.sets import only
+from rlpd_gx.safe_sets import SafeSet
+from rlpd_gx.types import Array, Observation, Status, Verdict
+
+
+@dataclass(frozen=True)
+class Finished:
+    """An episode as it is reported: unclipped, and over the whole game where a life ends the Learner's."""
+
+    lane: int
+    score: float
+    length: int
+    interventions: int
+    unsafe_events: int
+
+
+@dataclass(frozen=True, eq=False)
+class Outcome:
+    """One step of every lane; arrays are [L, ...]."""
+
+    executed_action: Array
+    reward: Array
+    terminated: Array
+    truncated: Array
+    next_observation: Observation
+    safe_set: Array
+    """Codes [L, width] of the sets the actions were chosen from."""
+    next_safe_set: Array
+    """Codes after the step, only where an episode ended: elsewhere the next step brings them."""
+    margin: Array
+    unsafe_event: Array
+    stepped: Array
+    """False where the Guardian let nothing be executed and ended the episode."""
+    verdicts: Sequence[Verdict | None]
+    finished: Sequence[Finished]
+
+    @property
+    def ended(self) -> Array:
+        """[L] bool: these lanes must be reset."""
+        return self.terminated | self.truncated | ~self.stepped
+
+
+class Lane:
+    """One environment, its present observation, and the running counts of its episode."""
+
+    def __init__(self, env: gym.Env, index: int) -> None:
+        self.env, self.index = env, index
+        self.observation: Any = None
+        self.score, self.length, self.interventions, self.unsafe_events = 0.0, 0, 0, 0
+
+    def reset(self, seed: int | None = None) -> None:
+        """Begin an episode."""
+        self.observation, _ = self.env.reset(seed=seed)
+
+    def step(self, action: Any) -> tuple[float, bool, bool, dict[str, Any]]:
+        """Propose an action; reward, terminated, truncated and info come back."""
+        self.observation, reward, terminated, truncated, info = self.env.step(action)
+        if "guardian_stop" in info:
+            return 0.0, False, True, info
+        verdict = info.get("guardian")
+        self.score += float(info.get("raw_reward", reward))
+        self.length += 1
+        self.interventions += verdict is not None and verdict.intervened
+        self.unsafe_events += bool(info.get("unsafe_event", False))
+        return float(reward), bool(terminated), bool(truncated), info
+
+    def finish(self) -> Finished:
+        """The episode is over: its counts, which start again."""
+        done = Finished(self.index, self.score, self.length, self.interventions, self.unsafe_events)
+        self.score, self.length, self.interventions, self.unsafe_events = 0.0, 0, 0, 0
+        return done
+
+    def counts(self) -> dict[str, Any]:
+        """The running counts, for a checkpoint."""
+        names = ("score", "length", "interventions", "unsafe_events")
+        return {name: getattr(self, name) for name in names}
+
+
+class Lanes:
+    """L lanes stepped together. Learners see [L, ...] arrays; `stack` frames make an observation."""
+
+    def __init__(
+        self, envs: Sequence[gym.Env], encode: Callable[[SafeSet | None], Array], stack: int
+    ) -> None:
+        self.lanes = [Lane(env, i) for i, env in enumerate(envs)]
+        self.encode, self.stack = encode, stack
+
+    @property
+    def observation(self) -> Observation:
+        """[L, ...] what the Learner sees now."""
+        return _stacked([lane.observation for lane in self.lanes])
+
+    @property
+    def frame(self) -> Observation:
+        """[L, ...] what the replay stores of it: the newest frame."""
+        return self.newest(self.observation)
+
+    def newest(self, observation: Observation) -> Observation:
+        """The newest frame of stacked observations [L, stack, ...]."""
+        if self.stack == 1:
+            return observation
+        assert isinstance(observation, np.ndarray)
+        return observation[:, -1]
+
+    def reset(self, where: Array, seeds: Sequence[int] | None = None) -> None:
+        """Begin episodes in some lanes [L] bool."""
+        for i in np.flatnonzero(where).tolist():
+            self.lanes[i].reset(None if seeds is None else seeds[i])
+
+    def safe_sets(self) -> Array:
+        """Codes [L, width] of the whole safe sets in the present states."""
+        return np.stack([self.encode(_safe_set(lane.env)) for lane in self.lanes])
+
+    def step(self, proposed: Array, complete: Array | None = None) -> Outcome:
+        """Step every lane. `complete` [L, width] are the safe sets, where they are known already."""
+        rows = [self._step(lane, proposed[i]) for i, lane in enumerate(self.lanes)]
+        executed, reward, terminated, truncated, code, final, margin, unsafe, stepped, verdicts, finished = (
+            zip(*rows, strict=True)
+        )
+        return Outcome(
+            executed_action=np.stack(executed),
+            reward=np.array(reward, np.float32),
+            terminated=np.array(terminated),
+            truncated=np.array(truncated),
+            next_observation=self.observation,
+            safe_set=np.stack(code) if complete is None else complete,
+            next_safe_set=np.stack(final),
+            margin=np.array(margin, np.float32),
+            unsafe_event=np.array(unsafe),
+            stepped=np.array(stepped),
+            verdicts=verdicts,
+            finished=[f for f in finished if f is not None],
+        )
+
+    def _step(self, lane: Lane, proposed: Any) -> tuple[Any, ...]:
+        reward, terminated, truncated, info = lane.step(proposed)
+        verdict, stepped = info.get("guardian"), "guardian_stop" not in info
+        executed = proposed if verdict is None else verdict.action
+        code = self.encode(None if verdict is None else _stored(verdict))
+        ended = terminated or truncated
+        final = self.encode(_final_set(lane.env, executed)) if ended and stepped else np.zeros_like(code)
+        over = info.get("game_over", ended) or truncated
+        margin = np.nan if verdict is None else min(verdict.margins.values(), default=np.nan)
+        if verdict is not None and verdict.intervened and executed is not proposed:
+            margin = max(margin, 0.0) if verdict.status is Status.PROJECTED else margin
+        return (
+            np.asarray(executed), reward, terminated, truncated, code, final, margin,
+            bool(info.get("unsafe_event", False)), stepped, verdict, lane.finish() if over else None,
+        )  # fmt: skip
+
+
+def _stored(verdict: Verdict) -> SafeSet | None:
+    """What a verdict leaves for the backup: an empty or unknown set becomes the executed action alone."""
+    if verdict.safe_set is None or verdict.status in (Status.ALLOWED, Status.PROJECTED):
+        return verdict.safe_set
+    return only(verdict.safe_set, verdict.action)
+
+
+def _safe_set(env: gym.Env) -> SafeSet | None:
+    return env.safe_set() if isinstance(env, GuardedEnv) else None
+
+
+def _final_set(env: gym.Env, action: Any) -> SafeSet | None:
+    """The safe set where an episode ended; a truncated state is bootstrapped from."""
+    safe_set = _safe_set(env)
+    if safe_set is None or not bool(np.all(safe_set.nearest(np.asarray(action)).empty)):
+        return safe_set
+    return only(safe_set, action)
+
+
+def _stacked(observations: Sequence[Any]) -> Observation:
+    if isinstance(observations[0], Mapping):
+        return {key: np.stack([o[key] for o in observations]) for key in observations[0]}
+    return np.stack(observations)

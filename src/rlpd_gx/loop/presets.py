@@ -1,0 +1,36 @@
+"""Presets: each a few overrides of one config."""
+
+from typing import Any
+
+from rlpd_gx.errors import GxError
+from rlpd_gx.loop.config import Config
+
+_RLPD: dict[str, Any] = {  # as published: no guard, half and half, the least of 2 of 10, the actor on the mean
+    "guard": "none", "backup": "none", "actor": "raw", "mix": "constant", "mix_high": 0.5, "sampler": "uniform",
+}  # fmt: skip
+
+_PAPER: dict[str, Any] = {  # as printed: least of all critics for target and actor, the entropy subtracted
+    "backup": "renormalise", "actor": "raw", "execution": "project", "target_subset": 0, "actor_value": "min",
+    "backup_entropy": "subtract", "mix": "sigmoid", "sampler": "stride",
+}  # fmt: skip
+
+_BEST: dict[str, Any] = {"backup": "project", "actor": "projected", "execution": "project", "mix": "sigmoid"}
+
+PRESETS: dict[str, dict[str, Any]] = {
+    "rlpd-gx": _BEST,
+    "paper": _PAPER,
+    "rlpd": _RLPD,
+    "sac": _RLPD | {"mix_high": 1.0, "ensemble_size": 2, "updates_per_step": 1, "layer_norm": False},
+    "no-guardian": _BEST | {"guard": "none", "backup": "none", "actor": "raw"},
+    "no-guarded-backup": _BEST | {"backup": "none", "actor": "raw"},
+    "no-dts": _BEST | {"sampler": "uniform"},
+    "no-dss": _BEST | {"mix": "constant"},
+    "clone": {"objective": "clone", "backup": "none", "actor": "raw", "mix": "constant", "mix_high": 0.0},
+}
+
+
+def preset(name: str) -> Config:
+    """The config of a preset."""
+    if name not in PRESETS:
+        raise GxError(f"there is no preset {name!r}; there are {', '.join(PRESETS)}")
+    return Config(preset=name).with_values(PRESETS[name], f"preset {name}")
