@@ -13,8 +13,12 @@ EXTRAS = {  # module that is missing -> (package, extra)
     "ale_py": ("ale-py", "atari"),
     "gymnasium_robotics": ("gymnasium-robotics", "robotics"),
 }
-REGISTERING = {"highway_env": ("highway", "merge", "roundabout", "intersection", "parking"), "ale_py": ("ALE/",),
-               "gymnasium_robotics": ("Adroit", "Fetch", "Hand", "PointMaze", "AntMaze")}  # fmt: skip
+REGISTERING = {  # module that registers them -> how their names begin
+    "rlpd_gx.envs.probes": ("Probe/",),
+    "highway_env": ("highway", "merge", "roundabout", "intersection", "parking"),
+    "ale_py": ("ALE/",),
+    "gymnasium_robotics": ("Adroit", "Fetch", "Hand", "PointMaze", "AntMaze"),
+}
 
 
 def make(env_id: str, **options: Any) -> gym.Env:

@@ -1,0 +1,215 @@
+"""Snapshots of a whole environment, wrappers included, so that a run can go on in another process.
+
+A snapshot is a nested dict of numpy arrays and JSON values, one entry for each layer. A layer with methods
+`snapshot() -> dict` and `restore(dict)` of its own answers for itself (not for what it wraps). Gymnasium's MuJoCo
+and classic-control environments and its usual wrappers are known here. Any other layer has no snapshot.
+"""
+
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+from gymnasium import spaces, wrappers
+from gymnasium.utils import seeding
+
+from rlpd_gx.errors import GxError
+from rlpd_gx.types import Array
+
+_WRAPPERS: dict[type, tuple[str, ...]] = {  # wrapper -> what changes in it
+    wrappers.TimeLimit: ("_elapsed_steps",),
+    wrappers.OrderEnforcing: ("_has_reset",),
+    wrappers.PassiveEnvChecker: (),
+    wrappers.ClipAction: (),
+    wrappers.RescaleAction: (),
+    wrappers.ClipReward: (),
+    wrappers.FlattenObservation: (),
+    wrappers.DtypeObservation: (),
+    wrappers.RescaleObservation: (),
+    wrappers.ReshapeObservation: (),
+}
+# how an environment is drawn, where its files lie and how it was made: not where it is
+_NOT_STATE = {
+    *(
+        "render_mode",
+        "mujoco_renderer",
+        "width",
+        "height",
+        "camera_id",
+        "camera_name",
+        "fullpath",
+        "metadata",
+    ),
+    *("screen", "screen_width", "screen_height", "screen_dim", "clock", "surf", "isopen"),
+    *("spec", "_ezpickle_args", "_ezpickle_kwargs", "_model_names", "_np_random", "_np_random_seed"),
+    *("model", "data", "observation_structure"),
+}
+# what environments change in a MuJoCo model: where a door stands, how heavy or slippery something is
+_MODEL = ("body_", "geom_", "site_", "jnt_", "dof_", "actuator_")
+
+
+class _Unknown(Exception):
+    """A layer without a snapshot; its text says why."""
+
+
+def snapshot(env: gym.Env) -> dict[str, Any] | None:
+    """All that the next steps and episodes of an environment depend on; None if a layer is not known."""
+    try:
+        return {name: _take(layer) for name, layer in _layers(env).items()}
+    except _Unknown:
+        return None
+
+
+def why_not(env: gym.Env) -> str:
+    """The sentence that says why there is no snapshot; empty if there is one."""
+    try:
+        for layer in _layers(env).values():
+            _take(layer)
+    except _Unknown as reason:
+        return str(reason)
+    return ""
+
+
+def restore(env: gym.Env, snapshot: dict[str, Any]) -> None:
+    """Bring an environment made in the same way to where the snapshot was taken; it needs no reset before."""
+    layers = _layers(env)
+    if layers.keys() != snapshot.keys():
+        raise GxError(
+            f"the snapshot is of {', '.join(snapshot)}, but this environment is {', '.join(layers)}; "
+            "make it with the same wrappers"
+        )
+    for name, layer in layers.items():
+        _put(layer, snapshot[name])
+
+
+def random_state(env: gym.Env) -> dict[str, Any] | None:
+    """The environment's own generator as JSON can hold it; None where it has not been used yet."""
+    if env._np_random is None:
+        return None
+    state = env._np_random.bit_generator.state
+    if state["bit_generator"] != "PCG64":
+        raise _Unknown(f"{type(env).__name__} draws from a {state['bit_generator']}; only PCG64 is known")
+    return {"generator": state, "seed": env._np_random_seed}
+
+
+def set_random_state(env: gym.Env, state: dict[str, Any] | None) -> None:
+    """Make the environment draw on from a state that `random_state` gave."""
+    env._np_random, env._np_random_seed = None, None
+    if state is not None:
+        env._np_random, _ = seeding.np_random(0)
+        env._np_random.bit_generator.state = state["generator"]
+        env._np_random_seed = state["seed"]
+
+
+def _layers(env: gym.Env) -> dict[str, Any]:
+    """The wrappers, outermost first, and the environment, by number and class."""
+    layers: list[gym.Env] = [env]
+    while isinstance(layers[-1], gym.Wrapper):
+        layers.append(layers[-1].env)
+    return {f"{place} {type(layer).__name__}": layer for place, layer in enumerate(layers)}
+
+
+def _take(layer: Any) -> dict[str, Any]:
+    if _answers(layer):
+        return layer.snapshot()
+    if type(layer) in _WRAPPERS:
+        return {name: _packed(getattr(layer, name), name) for name in _WRAPPERS[type(layer)]}
+    simulator = _is_mujoco(layer)
+    if not simulator and not type(layer).__module__.startswith("gymnasium.envs.classic_control."):
+        raise _Unknown(
+            f"{type(layer).__name__} has no snapshot: give it methods snapshot() -> dict and restore(dict)"
+        )
+    fields = {
+        name: _packed(value, f"{type(layer).__name__}.{name}")
+        for name, value in vars(layer).items()
+        if name not in _NOT_STATE and not isinstance(value, spaces.Space)
+    }
+    taken: dict[str, Any] = {"fields": fields, "random": random_state(layer)}
+    if simulator:
+        arrays, model = _simulator_arrays(layer), _model_arrays(layer)
+        taken |= {
+            "time": layer.data.time,
+            "data": {name: array.copy() for name, array in arrays.items()},
+            "model": {name: array.copy() for name, array in model.items()},
+        }
+    return taken
+
+
+def _put(layer: Any, taken: dict[str, Any]) -> None:
+    if _answers(layer):
+        layer.restore(taken)
+    elif type(layer) in _WRAPPERS:
+        for name, value in taken.items():
+            setattr(layer, name, _unpacked(value))
+        if isinstance(layer, wrappers.PassiveEnvChecker):
+            # its checks compare with the observation before, which is not kept: they were made in the first run
+            layer.checked_reset = layer.checked_step = layer.checked_data_reuse = True
+    else:
+        for name, value in taken["fields"].items():
+            setattr(layer, name, _unpacked(value))
+        set_random_state(layer, taken["random"])
+        if _is_mujoco(layer):
+            for kind, target in (("model", _model_arrays(layer)), ("data", _simulator_arrays(layer))):
+                for name, array in target.items():
+                    array[...] = taken[kind][name]
+            layer.data.time = taken["time"]
+
+
+def _answers(layer: Any) -> bool:
+    return callable(getattr(type(layer), "snapshot", None)) and callable(
+        getattr(type(layer), "restore", None)
+    )
+
+
+def _is_mujoco(layer: Any) -> bool:
+    # by name, since importing the class fails where MuJoCo is not installed
+    return any(
+        kind.__module__ == "gymnasium.envs.mujoco.mujoco_env" and kind.__name__ == "MujocoEnv"
+        for kind in type(layer).__mro__
+    )
+
+
+def _simulator_arrays(layer: Any) -> dict[str, Array]:
+    """All arrays of MjData that have a fixed size; it recomputes the others, contacts for example.
+
+    Not only positions and velocities: environments read derived arrays (xpos, cfrc_ext) before they step.
+    """
+    empty = type(layer.data)(layer.model)  # nothing of a changing size is in it yet
+    names = [name for name in _array_names(empty) if name not in ("plugin", "plugin_data")]  # pointers
+    return {name: getattr(layer.data, name) for name in names}
+
+
+def _model_arrays(layer: Any) -> dict[str, Array]:
+    names = [name for name in _array_names(layer.model) if name.startswith(_MODEL)]
+    arrays = {name: getattr(layer.model, name) for name in names}
+    return {name: array for name, array in arrays.items() if array.dtype.kind == "f"}
+
+
+def _array_names(source: Any) -> list[str]:
+    names = [name for name in dir(source) if not name.startswith("_")]
+    return [n for n in names if isinstance(a := getattr(source, n), np.ndarray) and a.size]
+
+
+def _packed(value: Any, where: str) -> Any:
+    """A plain value as arrays, JSON values and dicts; tuples, lists and dicts become `{kind: {key: value}}`."""
+    if isinstance(value, np.ndarray | np.generic) and value.dtype != object:
+        return np.array(value)  # numpy's own numbers as well: they promote otherwise than Python's
+    if value is None or type(value) in (bool, int, float, str):
+        return value
+    if type(value) in (tuple, list):
+        return {type(value).__name__: {str(i): _packed(v, where) for i, v in enumerate(value)}}
+    if type(value) is dict and all(isinstance(key, str) for key in value):
+        return {"dict": {key: _packed(v, where) for key, v in value.items()}}
+    raise _Unknown(
+        f"{where} is a {type(value).__name__}, which has no snapshot: "
+        "give the environment methods snapshot() -> dict and restore(dict)"
+    )
+
+
+def _unpacked(value: Any) -> Any:
+    if isinstance(value, np.ndarray):
+        return value.copy() if value.ndim else value[()]  # a scalar was a scalar
+    if not isinstance(value, dict):
+        return value
+    ((kind, parts),) = value.items()
+    each = {key: _unpacked(part) for key, part in parts.items()}
+    return each if kind == "dict" else {"tuple": tuple, "list": list}[kind](each.values())
