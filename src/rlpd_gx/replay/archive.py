@@ -4,7 +4,7 @@ import json
 import os
 import tempfile
 import zipfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -73,7 +73,7 @@ class Reader:
                     raise GxError(
                         f"{self._path}: {name} is {dtype} {shape}, not {target.dtype} {target.shape}"
                     )
-                rows: Iterable[Array] = [target] if target.flags.c_contiguous else target
+                rows: Any = [target] if target.flags.c_contiguous else target
                 for row in rows:
                     flat = memoryview(row.reshape(-1).view(np.uint8))
                     for start in range(0, len(flat), _CHUNK):
