@@ -173,3 +173,50 @@ def test_a_step_needs_a_running_episode():
 def test_a_ring_needs_room():
     with pytest.raises(GxError, match="two rows or more for each environment, got 5 for 3"):
         Ring(FRAMES, 5, lanes=3)
+
+
+def test_a_safe_set_may_come_later():
+    """Loops that ask the rules once for a state know its safe set only after the row was begun."""
+    with_it, later = Ring(MIXED, 14, lanes=2), Ring(MIXED, 14, lanes=2)
+    first, second = Story(MIXED, 2, 7, with_it), Story(MIXED, 2, 7, LateSafeSets(later))
+    for story in (first, second):
+        for length in (5, 3, 4):  # more than the lanes hold: zeros are written over old codes too
+            story.begin([True, True])
+            for n in range(length):
+                story.add([True, n % 2 == 0], [False, False], [False, False])
+    for name, column in with_it.timeline.columns().items():
+        np.testing.assert_array_equal(later.timeline.columns()[name], column)
+
+
+class LateSafeSets:
+    """A ring that is told each safe set in two calls, one for each lane, after its row."""
+
+    def __init__(self, ring):
+        self.ring = ring
+
+    def begin(self, observation, safe_set, where):
+        self.ring.begin(observation, where=where)
+        self._complete(safe_set, where)
+
+    def add(self, *, next_safe_set, where, **step):
+        self.ring.add(**step, where=where)
+        self._complete(next_safe_set, where)
+
+    def _complete(self, safe_set, where):
+        newest = self.ring.timeline.safe_set[self.ring._newest(np.flatnonzero(where))]
+        assert not newest.any()
+        for lane in (0, 1):
+            self.ring.complete(safe_set, where & (np.arange(2) == lane))
+
+
+def test_what_cannot_be_completed_gets_one_sentence():
+    ring = Ring(FRAMES, 8, lanes=2)
+    codes = np.zeros((2, 4), np.uint8)
+    with pytest.raises(GxError, match="no observation yet to complete"):
+        ring.complete(codes)
+    ring.begin(np.zeros((2, 2, 2), np.uint8), where=np.array([True, False]))
+    ring.complete(codes, where=np.array([True, False]))
+    with pytest.raises(GxError, match="no observation yet to complete"):
+        ring.complete(codes)
+    with pytest.raises(GxError, match=r"safe_set must be uint8 \(2, 4\)"):
+        ring.complete(codes[:, :3], where=np.array([True, False]))

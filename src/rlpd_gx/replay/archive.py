@@ -31,9 +31,19 @@ def write(path: str | os.PathLike[str], arrays: Mapping[str, Array], state: Mapp
             file.flush()
             os.fsync(file.fileno())
         os.replace(temporary, path)
+        _sync_folder(path.parent)
     except BaseException:
-        os.unlink(temporary)
+        Path(temporary).unlink(missing_ok=True)
         raise
+
+
+def _sync_folder(folder: Path) -> None:
+    """Make a rename last through a power failure."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
 
 
 class Reader:
@@ -54,7 +64,7 @@ class Reader:
         self._archive.close()
 
     def read(self, name: str, target: Array) -> None:
-        """Fill `target`, whose rows along the first axis are each contiguous, with the array of this name."""
+        """Fill `target`, contiguous or at least along its first axis, with the array of this name."""
         try:
             with self._archive.open(f"{name}.npy") as member:
                 np.lib.format.read_magic(member)
@@ -63,7 +73,8 @@ class Reader:
                     raise GxError(
                         f"{self._path}: {name} is {dtype} {shape}, not {target.dtype} {target.shape}"
                     )
-                for row in target:
+                rows: Any = [target] if target.flags.c_contiguous else target
+                for row in rows:
                     flat = memoryview(row.reshape(-1).view(np.uint8))
                     for start in range(0, len(flat), _CHUNK):
                         chunk = flat[start : start + _CHUNK]

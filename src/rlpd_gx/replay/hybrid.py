@@ -1,6 +1,7 @@
 """Hybrid data: every minibatch holds an exact number of online rows, the rest is offline."""
 
 import os
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -89,16 +90,25 @@ class Hybrid:
         order = self._order(online) if len(parts) > 1 and self._updates > 1 else None
         return assemble(parts, order, (self._updates, self._batch_size), stack=self._stack, gamma=self._gamma)
 
-    def save(self, path: str | os.PathLike[str]) -> None:
-        """Write ring, carried remainder, counts and generator to one file, or leave that file as it was."""
-        arrays, ring = ({}, None) if self.online is None else self.online.state()
-        state = {
-            "ring": ring,
+    def state(self) -> dict[str, Any]:
+        """Carried remainder, counts and generator, as JSON can hold them; the ring is kept apart."""
+        return {
             "carry": self._carry,
             "counts": asdict(self.counts),
             "generator": _plain(self._generator.bit_generator.state),
         }
-        archive.write(path, arrays, state)
+
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        """Take over what `state` gave."""
+        if (kind := state["generator"]["bit_generator"]) != type(self._generator.bit_generator).__name__:
+            raise GxError(f"the generator saved is a {kind}; pass np.random.Generator of one")
+        self._generator.bit_generator.state = state["generator"]
+        self._carry, self.counts = state["carry"], Counts(**state["counts"])
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write ring, carried remainder, counts and generator to one file, or leave that file as it was."""
+        arrays, ring = ({}, None) if self.online is None else self.online.state()
+        archive.write(path, arrays, self.state() | {"ring": ring})
 
     def restore(self, path: str | os.PathLike[str]) -> None:
         """Go on where `save` left off, bit for bit, given the same offline data and settings."""
@@ -106,12 +116,9 @@ class Hybrid:
             state = saved.state
             if (state["ring"] is None) != (self.online is None):
                 raise GxError(f"{path}: only one of the saved state and this one has an online ring")
-            if (kind := state["generator"]["bit_generator"]) != type(self._generator.bit_generator).__name__:
-                raise GxError(f"{path}: the generator saved is a {kind}; pass np.random.Generator of one")
+            self.load_state(state)
             if self.online is not None:
                 self.online.restore(saved.read, state["ring"])
-        self._generator.bit_generator.state = state["generator"]
-        self._carry, self.counts = state["carry"], Counts(**state["counts"])
 
     def _wanted(self, mix: float) -> list[int]:
         """[updates] online rows of each minibatch, by rounding to the nearest and carrying the rest."""

@@ -26,6 +26,8 @@ class Ring:
         ring.add(..., next_observation, next_safe_set)  after each step
         ring.begin(observation, safe_set, where=ended)  after each reset of some environments
 
+    A safe set that is known only later may be left out there, and is written with `ring.complete(safe_set)`.
+
     `next_observation` is the one the step led to, also where the environment has reset itself since then
     (Gymnasium keeps it in `info["final_obs"]`). An environment that resets itself at its *next* step takes no
     step then: leave it out of `add` with `where`, and call `begin` for it.
@@ -50,19 +52,22 @@ class Ring:
         self._columns = self.timeline.columns()
         self._dtypes = layout.columns()
         self._first_row = np.arange(lanes) * lane_rows
-        self._head = np.full(lanes, -1)  # where in its lane the newest row lies
+        self._written = np.zeros(lanes, np.int64)  # rows ever begun in each lane: row n lies at n % lane_rows
         self._open = np.zeros(lanes, np.bool_)  # whether a step may be taken from the newest row
 
     @property
     def lanes(self) -> int:
         """How many environments write."""
-        return len(self._head)
+        return len(self._written)
 
     def __repr__(self) -> str:
         return f"Ring({self.extent.steps} steps, {len(self.timeline)} rows in {self.lanes} lanes)"
 
     def begin(
-        self, observation: Observation, safe_set: npt.ArrayLike, where: npt.ArrayLike | None = None
+        self,
+        observation: Observation,
+        safe_set: npt.ArrayLike | None = None,
+        where: npt.ArrayLike | None = None,
     ) -> None:
         """Start an episode in each lane (of `where` [lanes] bool). Both arguments are [lanes, ...].
 
@@ -71,11 +76,11 @@ class Ring:
         lanes = self._chosen(where)
         values = self._checked_arrival(observation, safe_set)
         episode_step = self.timeline.episode_step
-        newest = self._first_row + self._head
-        running = lanes[self._open[lanes] & (episode_step[newest[lanes]] > 0)]
+        newest = self._newest(lanes)
+        running = self._open[lanes] & (episode_step[newest] > 0)
         self.timeline.truncated[self.extent.shift(newest[running], -1)] = True
         # an episode without a step leaves nothing: its only row is used again
-        again = self._open[lanes] & (episode_step[newest[lanes]] == 0)
+        again = self._open[lanes] & (episode_step[newest] == 0)
         self._advance(lanes[~again])
         self._write_observation(lanes, values, np.zeros(len(lanes), np.int32))
         self._open[lanes] = True
@@ -91,7 +96,7 @@ class Ring:
         margin: npt.ArrayLike,
         unsafe_event: npt.ArrayLike,
         next_observation: Observation,
-        next_safe_set: npt.ArrayLike,
+        next_safe_set: npt.ArrayLike | None = None,
         where: npt.ArrayLike | None = None,
     ) -> None:
         """Write one step of each lane (of `where` [lanes] bool). Every argument is [lanes, ...]."""
@@ -111,7 +116,7 @@ class Ring:
             }
         )
         arrived = self._checked_arrival(next_observation, next_safe_set)
-        rows = self._first_row[lanes] + self._head[lanes]
+        rows = self._newest(lanes)
         for name, value in step.items():
             self._columns[name][rows] = value[lanes]
         self.timeline.is_step[rows] = True
@@ -121,13 +126,25 @@ class Ring:
         self._write_observation(lanes, arrived, episode_step)
         self._open[lanes] = ~(step["terminated"] | step["truncated"])[lanes]
 
+    def complete(self, safe_set: npt.ArrayLike, where: npt.ArrayLike | None = None) -> None:
+        """Write safe sets [lanes, code_width] into the newest row of each lane (of `where` [lanes] bool)."""
+        lanes = self._chosen(where)
+        if not self._written[lanes].all():
+            raise GxError("there is no observation yet to complete with a safe set: call begin after a reset")
+        checked = self._checked({"safe_set": safe_set})
+        self.timeline.safe_set[self._newest(lanes)] = checked["safe_set"][lanes]
+
     def state(self) -> tuple[dict[str, Array], dict[str, Any]]:
-        """All it takes to go on: the used part of all arrays [lanes, used, ...], and what JSON can hold."""
+        """All it takes to go on: the used part of all arrays [lanes, used, ...], and what JSON can hold.
+
+        Since an earlier state, rows have changed from `written - 2` of that state on: a step completes the
+        newest row, and a cut truncates the one before it.
+        """
         used = int(self.extent.length.max())
         return {name: column[:, :used] for name, column in self._by_lane().items()}, {
             "used": used,
             "shape": self._shape(),
-            "head": self._head.tolist(),
+            "written": self._written.tolist(),
             "open": self._open.tolist(),
             "oldest": self.extent.oldest.tolist(),
             "length": self.extent.length.tolist(),
@@ -145,13 +162,13 @@ class Ring:
         except BaseException:
             self._clear()  # half of another ring must never be sampled
             raise
-        self._head[:], self._open[:] = state["head"], state["open"]
+        self._written[:], self._open[:] = state["written"], state["open"]
         self.extent.oldest[:], self.extent.length[:] = state["oldest"], state["length"]
         self.extent.steps = state["steps"]
 
     def _clear(self) -> None:
         self.timeline.is_step[:] = False
-        self._head[:], self._open[:] = -1, False
+        self._written[:], self._open[:] = 0, False
         self.extent.oldest[:], self.extent.length[:] = 0, 0
         self.extent.steps = 0
 
@@ -183,20 +200,26 @@ class Ring:
             checked[name] = array
         return checked
 
-    def _checked_arrival(self, observation: Observation, safe_set: npt.ArrayLike) -> dict[str, Array]:
+    def _checked_arrival(self, observation: Observation, safe_set: npt.ArrayLike | None) -> dict[str, Array]:
         if isinstance(observation, Mapping):
             parts = {f"observation/{key}": part for key, part in observation.items()}
         else:
             parts = {"observation": observation}
         if parts.keys() != {name for name in self._dtypes if name.startswith("observation")}:
             raise GxError(f"the observation must be {self.layout.observation}, got {sorted(parts)}")
+        if safe_set is None:  # zeros until it is completed: the row may hold the one of an older state
+            code = self._dtypes["safe_set"]
+            safe_set = np.zeros((self.lanes, *code.shape), code.base)
         return self._checked({**parts, "safe_set": safe_set})
+
+    def _newest(self, lanes: Array) -> Array:
+        return self._first_row[lanes] + (self._written[lanes] - 1) % self.extent.lane_rows
 
     def _advance(self, lanes: Array) -> None:
         """Move the newest row of each lane one further, over the oldest where the lane is full."""
         extent = self.extent
-        self._head[lanes] = (self._head[lanes] + 1) % extent.lane_rows
-        rows = self._first_row[lanes] + self._head[lanes]
+        self._written[lanes] += 1
+        rows = self._newest(lanes)
         extent.steps -= int(np.count_nonzero(self.timeline.is_step[rows]))
         self.timeline.is_step[rows] = False
         full = lanes[extent.length[lanes] == extent.lane_rows]
@@ -204,7 +227,7 @@ class Ring:
         extent.length[lanes] = np.minimum(extent.length[lanes] + 1, extent.lane_rows)
 
     def _write_observation(self, lanes: Array, values: Mapping[str, Array], episode_step: Array) -> None:
-        rows = self._first_row[lanes] + self._head[lanes]
+        rows = self._newest(lanes)
         for name, value in values.items():
             self._columns[name][rows] = value[lanes]
         self.timeline.episode_step[rows] = episode_step

@@ -1,0 +1,112 @@
+"""A ring kept on disk in append-only segments: saving it again costs what was added since, not all of it."""
+
+import hashlib
+import os
+from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from rlpd_gx.errors import GxError
+from rlpd_gx.replay import archive
+from rlpd_gx.replay.ring import Ring
+from rlpd_gx.types import Array
+
+
+class Segments:
+    """The files of one ring in a folder of their own.
+
+        segments.append(ring)                                   writes what has changed since the last time
+        checkpoint = {"segments": segments.names, "ring": ring.state()[1], ...}
+        segments.restore(ring, checkpoint["segments"], checkpoint["ring"])
+        segments.prune(names of all segments that a kept checkpoint needs)
+
+    `names` lists the segments which the last append or restore needs, in order, as JSON can hold it: name, sha256,
+    and the rows [first, stop) of each lane, counted since the lane's beginning.
+    """
+
+    def __init__(self, folder: str | os.PathLike[str]) -> None:
+        self.folder = Path(folder)
+        self.folder.mkdir(parents=True, exist_ok=True)
+        for leftover in self.folder.glob(".*"):  # of a process that was killed while it wrote
+            leftover.unlink()
+        self.names: list[dict[str, Any]] = []
+        self._written: Array | None = None  # [lanes] rows of the ring when it was last appended
+
+    @property
+    def files(self) -> dict[Path, str]:
+        """The sha256 of each file in `names`."""
+        return {self.folder / entry["name"]: entry["sha256"] for entry in self.names}
+
+    def append(self, ring: Ring) -> None:
+        """Write one new file with the rows that changed since the last append; or nothing, and raise."""
+        arrays, state = ring.state()
+        written, lane_rows = np.array(state["written"]), ring.extent.lane_rows
+        # a row is completed by its step, and the one before it may be truncated: see `Ring.state`
+        first = np.zeros_like(written) if self._written is None else np.maximum(self._written - 2, 0)
+        first = np.maximum(first, written - lane_rows)
+        lanes, places = _places(first, written, lane_rows)
+        path = self.folder / f"{self._last_number() + 1:06d}.zip"
+        rows = {"first": first.tolist(), "stop": written.tolist()}
+        try:
+            changed = {name: array[lanes, places] for name, array in arrays.items()}
+            archive.write(path, changed, rows)
+        except OSError as error:
+            what = error.strerror or error
+            raise GxError(
+                f"{path} cannot be written ({what}); make room for it, then resume the run"
+            ) from error
+        self.names = [old for old in self.names if (np.array(old["stop"]) > written - lane_rows).any()]
+        self.names.append({"name": path.name, "sha256": _sha256(path)} | rows)
+        self._written = written
+
+    def restore(self, ring: Ring, names: Sequence[Mapping[str, Any]], state: Mapping[str, Any]) -> None:
+        """Fill a ring of the same shape from these segments; `state` is what `ring.state()` gave for JSON."""
+        for entry in names:
+            path = self.folder / entry["name"]
+            if not path.is_file():
+                raise GxError(f"{path} is missing; resume from a checkpoint that does not need it")
+            if _sha256(path) != entry["sha256"]:
+                raise GxError(f"{path} is damaged (its sha256 differs from the one in the checkpoint)")
+
+        def read(name: str, target: Array) -> None:
+            target[...] = 0
+            for entry in names:
+                first, stop = np.array(entry["first"]), np.array(entry["stop"])
+                lanes, places = _places(first, stop, ring.extent.lane_rows)
+                part = np.empty((len(lanes), *target.shape[2:]), target.dtype)
+                with archive.Reader(self.folder / entry["name"]) as segment:
+                    segment.read(name, part)
+                target[lanes, places] = part
+
+        ring.restore(read, state)
+        self.names = [dict(entry) for entry in names]
+        self._written = np.array(state["written"])
+
+    def prune(self, needed: Collection[str]) -> None:
+        """Remove the files that are neither in `needed` nor in `names`."""
+        kept = {*needed, *(entry["name"] for entry in self.names)}
+        for path in self._all():
+            if path.name not in kept:
+                path.unlink()
+
+    def _all(self) -> list[Path]:
+        return sorted(self.folder.glob("[0-9]*.zip"))
+
+    def _last_number(self) -> int:
+        """Numbers of files are never used twice while one is there: an older checkpoint may need it."""
+        return max((int(path.stem) for path in self._all()), default=0)
+
+
+def _places(first: Array, stop: Array, lane_rows: int) -> tuple[Array, Array]:
+    """[n] lane and [n] place in it of the rows [first, stop) of every lane."""
+    counts = stop - first
+    lanes = np.repeat(np.arange(len(counts)), counts)
+    before = np.repeat(np.cumsum(counts) - counts, counts)
+    return lanes, (first[lanes] + np.arange(len(lanes)) - before) % lane_rows
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
