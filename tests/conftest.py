@@ -1,5 +1,11 @@
 """Settings of the whole test-suite."""
 
+import os
+
+# before torch loads: tests run side by side, one thread each
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+
 from hypothesis import HealthCheck, settings
 
 # Machines are shared: how long one example takes says nothing, and a failure must come back the next time.

@@ -8,7 +8,7 @@ import json
 import os
 import weakref
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -93,6 +93,15 @@ class Audit:
             self._write(
                 {"event": "start", "rules": list(rules), "fingerprint": fingerprint, "near_miss": near_miss}
             )
+
+    def state(self) -> dict[str, Any]:
+        """The counts, as JSON can hold them; for `load_state`."""
+        return {"counts": asdict(self.counts), "at_episode_start": self._at_episode_start}
+
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        """Go on counting from a state."""
+        self.counts = _counts(state["counts"])
+        self._at_episode_start = state["at_episode_start"]
 
     # --- counting ----------------------------------------------------------------------------------------
 
@@ -222,6 +231,15 @@ class Audit:
             "fingerprint": self.fingerprint,
         }
 
+    @classmethod
+    def total(cls, audits: "Sequence[Audit]") -> "Audit":
+        """The audits of several Guardians under the same rules, added up."""
+        total = cls()
+        total.fingerprint, total.near_miss = audits[0].fingerprint, audits[0].near_miss
+        for audit in audits:
+            total.counts = _added(total.counts, audit.counts)
+        return total
+
     def table(self, title: str = "Audit") -> "Table":
         """The audit for the terminal."""
         from rich.table import Table
@@ -293,10 +311,7 @@ class Audit:
     def _replay(self, event: dict[str, Any]) -> None:
         """Count what a line of a file says."""
         if event["event"] == "episode":
-            values = event["counts"] | {
-                "rules": {n: RuleCounts(**r) for n, r in event["counts"]["rules"].items()}
-            }
-            self.counts = Counts(**values)
+            self.counts = _counts(event["counts"])
             return
         allowed = event["step"] - self.counts.proposals - 1
         self.counts.proposals += allowed
@@ -310,6 +325,11 @@ class Audit:
         self.record(
             Verdict(None, None, Status(event["status"]), distance, numbers, exact=exact, reason=reason)
         )
+
+
+def _counts(values: Mapping[str, Any]) -> Counts:
+    """Counts from the dict that `asdict` made of them."""
+    return Counts(**{**values, "rules": {n: RuleCounts(**r) for n, r in values["rules"].items()}})
 
 
 def _added(one: Counts, other: Counts) -> Counts:

@@ -119,6 +119,28 @@ class GuardedEnv(gym.Wrapper, gym.utils.RecordConstructorArgs):
         safe_sets = self.guardian.safe_sets(state, context=context)
         return None if safe_sets is None else safe_sets[0]
 
+    def snapshot(self) -> dict[str, Any]:
+        """Where this wrapper is (not what it wraps): arrays and JSON values, for `restore`.
+
+        Of `info` it keeps what JSON and arrays can hold; rules that read more of it need a fresh episode.
+        """
+        observation, info = (None, {}) if self._last is None else self._last
+        return {
+            "previous": None if self._previous is None else np.asarray(self._previous),
+            "time": self._time,
+            "observation": observation if isinstance(observation, dict) else {"": np.asarray(observation)},
+            "info": {k: v for k, v in info.items() if isinstance(v, np.ndarray | str | int | float)},
+            "unsafe": self._unsafe,
+            "unfinished": self._unfinished,
+        }
+
+    def restore(self, snapshot: dict[str, Any]) -> None:
+        """Go on from a snapshot of a guarded environment made in the same way."""
+        observation = snapshot["observation"]
+        self._previous, self._time = snapshot["previous"], snapshot["time"]
+        self._last = (observation.get("", observation), dict(snapshot["info"]))
+        self._unsafe, self._unfinished = snapshot["unsafe"], snapshot["unfinished"]
+
     def _current(self) -> tuple[Any, dict[str, Any]]:
         """The observation and info the next action will be taken in."""
         if self._last is None:

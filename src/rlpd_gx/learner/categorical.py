@@ -31,9 +31,10 @@ def expectation(probability: Tensor, value: Tensor) -> Tensor:
     return torch.where(probability > 0, probability * value, 0.0).sum(dim=-1)
 
 
-def entropy(probability: Tensor) -> Tensor:
-    """[B]."""
-    return torch.special.entr(probability).sum(dim=-1)
+def entropy(log_probability: Tensor) -> Tensor:
+    """[B], with gradients that stay finite where an action has no probability at all."""
+    finite = log_probability.masked_fill(log_probability == -torch.inf, 0.0)
+    return -(log_probability.exp() * finite).sum(dim=-1)
 
 
 class Nearest:

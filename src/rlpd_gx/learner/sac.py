@@ -121,7 +121,7 @@ class Sac(ABC):
                 metrics = self._update_critics(minibatch, index)
                 self._follow()
         metrics |= self._update_actor(minibatch, index)
-        return {name: float(value) for name, value in metrics.items()}
+        return {name: float(value.detach()) for name, value in metrics.items()}
 
     def state(self) -> dict[str, Any]:
         """All that it takes to go on, bit for bit: nested dicts of tensors and numbers."""

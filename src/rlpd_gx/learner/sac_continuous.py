@@ -133,7 +133,7 @@ class SacContinuous(Sac):
         none = count == 0
         if none.any():
             rows = none.nonzero()[:, 0]
-            action[0, rows] = self._project(sets[rows.cpu().numpy()], action[0, rows])
+            action[0, rows] = self._project(sets[rows.cpu().numpy()], action[0, rows])  # none is inside
         weight = torch.where(none, torch.eye(samples, 1, device=self.device), inside) / count.clamp(min=1)
         q = (weight * self._target_q(features, action)).sum(dim=0)
         uncertainty = -(weight * log_density).sum(dim=0) + (count.clamp(min=1) / samples).log()
@@ -198,8 +198,13 @@ class SacContinuous(Sac):
         return (action.float() - self.centre) / self.half
 
     def _project(self, sets: SafeSet, action: Tensor) -> Tensor:
-        nearest = project(sets, (self.centre + self.half * action).cpu().double())  # codes lie in memory
-        return self._normalised(nearest.to(self.device))
+        """The nearest allowed actions [B, d]; only those outside cost a projection."""
+        outside = (~self._contains(sets, action)).nonzero()[:, 0]
+        if not len(outside):
+            return action
+        rows = (self.centre + self.half * action[outside]).cpu().double()  # codes lie in memory
+        nearest = project(sets[outside.cpu().numpy()], rows).to(self.device)
+        return action.index_put((outside,), self._normalised(nearest))
 
     def _contains(self, sets: SafeSet, action: Tensor) -> Tensor:
         """[..., B] bool for actions [..., B, d]."""

@@ -75,7 +75,7 @@ class SacDiscrete(Sac):
     def next_value(self, features: Tensor, safe_set: Array) -> tuple[Tensor, dict[str, Tensor]]:
         policy, tested = self._policy(self.actor(features)[0], safe_set, self.config.backup)
         q = self._least(self.target["ensemble"](features, self._subset()))
-        uncertainty = entropy(policy)
+        uncertainty = entropy(policy.log())
         value = expectation(policy, q) + self.config.entropy_sign * self.temperature * uncertainty
         return value, {"untested_share": 1 - tested}
 
@@ -93,10 +93,9 @@ class SacDiscrete(Sac):
             assert allowed is not None
             executed = moved(p, self._targets(allowed))
             penalty = self.config.distance_penalty * expectation(p, self._squared_distance(allowed))
-        loss = (penalty - expectation(executed, q) - self.temperature * entropy(p)).mean()
-        safe = p if allowed is None else log_policy(logits, allowed).exp()
+        loss = (penalty - expectation(executed, q) - self.temperature * entropy(log_p)).mean()
         count = torch.full_like(penalty, self.n) if allowed is None else allowed.sum(dim=-1).float()
-        uncertainty = entropy(safe)
+        uncertainty = entropy(log_p if allowed is None else log_policy(logits, allowed))
         excess = torch.where(count > 1, uncertainty - self.config.entropy_fraction * count.log(), torch.nan)
         forbidden = torch.zeros(()) if allowed is None else (raw.exp() * ~allowed).sum(dim=-1).mean()
         metrics = {

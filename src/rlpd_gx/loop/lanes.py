@@ -151,8 +151,12 @@ class Lanes:
         final = self.encode(_final_set(lane.env, executed)) if ended and stepped else np.zeros_like(code)
         over = info.get("game_over", ended) or truncated
         margin = np.nan if verdict is None else min(verdict.margins.values(), default=np.nan)
-        if verdict is not None and verdict.intervened and executed is not proposed:
-            margin = max(margin, 0.0) if verdict.status is Status.PROJECTED else margin
+        if (
+            verdict is not None
+            and verdict.status is Status.PROJECTED
+            and verdict.action is verdict.suggestion
+        ):
+            margin = 0.0  # on the boundary
         return (
             np.asarray(executed), reward, terminated, truncated, code, final, margin,
             bool(info.get("unsafe_event", False)), stepped, verdict, lane.finish() if over else None,

@@ -24,9 +24,13 @@ class _Projection(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, a: torch.Tensor, safe_set: SafeSet) -> torch.Tensor:
         # on a CPU numpy's calls are several times cheaper than torch's
-        nearest = safe_set.nearest(a.detach().numpy() if a.device.type == "cpu" else a.detach())
-        found = torch.as_tensor(nearest.found, device=a.device)
-        point = torch.where(found[..., None], torch.as_tensor(nearest.point, device=a.device), a)
+        values = a.detach().numpy() if a.device.type == "cpu" else a.detach()
+        if bool(safe_set.contains(values).all()):
+            point = a.clone()
+        else:
+            nearest = safe_set.nearest(values)
+            found = torch.as_tensor(nearest.found, device=a.device)
+            point = torch.where(found[..., None], torch.as_tensor(nearest.point, device=a.device), a)
         ctx.save_for_backward(a, point)
         ctx.safe_set = safe_set
         return point
@@ -59,10 +63,11 @@ def along_boundary(
     at_kink = rows.kinked & (point == 0) & (a != 0)
     free = ((point > low) & (point < high) & ~at_kink).double()
     slope = torch.where(point[..., None, :] > 0, rows.pos, -rows.neg) + 2 * rows.quad * point[..., None, :]
-    active = (rows.excess(point).abs() <= ACTIVE * (1 + rows.magnitude(point))).double()
-    J = slope * active[..., None] * free[..., None, :]  # [..., K, d]
+    excess = rows.excess(point)
+    active = (excess.abs() <= ACTIVE * (1 + rows.magnitude(point))) & excess.isfinite()
+    J = torch.where(active[..., None], slope, 0.0) * free[..., None, :]  # [..., K, d]
     multiplier = _solve(J @ J.mT, (J @ (a - point)[..., None])).clamp(min=0)  # [..., K, 1]
-    inverse = free / (1 + 2 * (rows.quad * multiplier * active[..., None]).sum(dim=-2))  # M^-1, diagonal
+    inverse = free / (1 + 2 * (rows.quad * torch.where(active[..., None], multiplier, 0.0)).sum(dim=-2))  # M^-1, diagonal
     MJ = J * inverse[..., None, :]
     normal = _solve(MJ @ J.mT, MJ @ gradient[..., None])
     return inverse * gradient - (MJ.mT @ normal)[..., 0]

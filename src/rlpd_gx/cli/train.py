@@ -1,0 +1,182 @@
+"""`rlpd-gx train` and `rlpd-gx evaluate`."""
+
+import inspect
+import shlex
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any, Literal, get_args, get_origin
+
+import typer
+
+from rlpd_gx.errors import GxError
+
+PANELS = {"run": "Task, guard and length", "data": "Batches", "learner": "Learner"}
+Out = Annotated[Path | None, typer.Option(help="Folder of the run [default: runs/ENV-PRESET-SEED].")]
+Preset = Annotated[
+    str | None,
+    typer.Option(
+        help="rlpd-gx, paper, rlpd, sac, no-guardian, no-guarded-backup, no-dts, no-dss, clone. [default: rlpd-gx]"
+    ),
+]
+ConfigFile = Annotated[Path | None, typer.Option("--config", help="Settings in a YAML, TOML or JSON file.")]
+Resume = Annotated[Path | None, typer.Option(help="Go on with the run in this folder.")]
+
+
+def train(out: Path | None, preset: str | None, config: Path | None, resume: Path | None, **flags: Any) -> None:
+    """Train a policy that never executes a forbidden action.
+
+    Flags come before the file, the file before the preset. Every run folder holds its config, metrics, audit,
+    checkpoints, result.json and report.html.
+    """
+    given = {name: value for name, value in flags.items() if value is not None}
+    if resume is not None:
+        if given or preset or config:
+            said = ", ".join([*(f"--{n.replace('_', '-')}" for n in given), *(["--preset"] if preset else [])])
+            raise GxError(f"--resume goes on with the config of that run; leave out {said or '--config'}")
+        _run(resume, None)
+        return
+    settings = _config(preset, config, given)
+    if not settings.run.env:
+        raise GxError("say which environment: --env Hopper-v5, for example")
+    if out is None:
+        name = settings.run.env.replace("/", "-").replace(":", "-")
+        out = Path("runs") / f"{name}-{settings.preset}-{settings.run.seed}"
+    _run(out, settings)
+
+
+def _config(preset: str | None, file: Path | None, given: dict[str, Any]) -> Any:
+    from rlpd_gx.loop import presets
+    from rlpd_gx.loop.config import read_file
+
+    named, values = (None, {}) if file is None else read_file(file)
+    config = presets.preset(preset or named or "rlpd-gx")
+    return config.with_values(values, str(file)).with_values(given, "command line")
+
+
+def _run(path: Path, config: Any) -> None:
+    from rich.console import Console
+
+    from rlpd_gx.loop.progress import ProgressLine
+    from rlpd_gx.loop.resume import Saver, resume
+    from rlpd_gx.loop.run_folder import RunFolder
+    from rlpd_gx.loop.task import Task
+    from rlpd_gx.loop.train import Stopped, Trainer
+    from rlpd_gx.report import write_report
+
+    console = Console(stderr=True)
+    if config is None:
+        trainer, save, notes = resume(path)
+        for note in notes:
+            console.print(f"note: {note}", soft_wrap=True)
+        console.print(f"going on from step {trainer.step:,}")
+    else:
+        task = Task(config)
+        _check(task)
+        folder = RunFolder.create(path, config, shlex.join(["rlpd-gx", *sys.argv[1:]]))
+        trainer, save = Trainer(task, folder), Saver(folder)
+        trainer.begin()
+        save(trainer)
+    run = trainer.task.config.run
+    line = ProgressLine(console, run.steps, trainer.step)
+    trainer.watchers = (line, *_tensorboard(trainer))
+    try:
+        with line:
+            result = trainer.train(save)
+    except Stopped as stop:
+        console.print(f"{stop}; go on with: rlpd-gx train --resume {path}", soft_wrap=True)
+        raise typer.Exit(128 + stop.number) from None
+    report = write_report(path)
+    Console().print(summary(result))
+    Console().print(f"Report: {report}", soft_wrap=True)
+
+
+def _check(task: Any) -> None:
+    """Everything that can be wrong with the request is said before a folder is made."""
+    learner = task.learner()
+    task.sampler(learner)
+    if task.config.run.warm_start_updates or task.config.run.offline:
+        _ = task.offline
+
+
+def _tensorboard(trainer: Any) -> tuple[Any, ...]:
+    from importlib.util import find_spec
+
+    from rlpd_gx.loop.progress import TensorBoard
+
+    if not trainer.task.config.run.tensorboard or find_spec("tensorboard") is None:
+        return ()
+    return (TensorBoard(trainer.folder.path, trainer.step),)
+
+
+def summary(result: dict[str, Any]) -> Any:
+    """The result of a run as a table."""
+    from rich.table import Table
+
+    evaluation, training = result["evaluation"], result["training"]
+    table = Table(title=f"{result['env']}, {result['preset']}, guard: {result['guard']}", title_justify="left")
+    for name in ("", "return", "steps", "interventions", "forbidden executed", "unsafe events"):
+        table.add_column(name, justify="left" if not name else "right")
+    for name, counts, score in (
+        ("training", training, ""),
+        (f"evaluation ({len(evaluation['returns'])} episodes)", evaluation, f"{evaluation['mean']:.1f}"),
+    ):
+        cells = [f"{counts[k]:,}" for k in ("steps", "interventions", "forbidden_executed", "unsafe_events")]
+        table.add_row(name, score, *cells)
+    return table
+
+
+def evaluate(
+    run: Annotated[Path, typer.Argument(help="Folder of a run.")],
+    episodes: Annotated[int, typer.Option(min=1, help="Whole episodes to play.")] = 10,
+    seed: Annotated[int, typer.Option(help="Of the first episode.")] = 2_000_000,
+    sample: Annotated[bool, typer.Option("--sample", help="Draw actions instead of taking the mode.")] = False,
+) -> None:
+    """Play a trained policy under its guard and print returns and counts."""
+    import json
+
+    from rich.console import Console
+
+    from rlpd_gx.loop.evaluate import evaluate as play
+    from rlpd_gx.loop.resume import load_learner
+
+    learner, lanes = load_learner(run)
+    result = play(learner, lanes, episodes, seed, sample=sample).row()
+    Console().print_json(json.dumps(result))
+
+
+def with_flags(command: Callable[..., None]) -> Callable[..., None]:
+    """The command with one flag for every setting of a run."""
+    from rlpd_gx.loop.config import FIELDS
+
+    def option(name: str, annotation: Any) -> inspect.Parameter:
+        return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
+
+    parameters = [
+        option("out", Out), option("preset", Preset), option("config", ConfigFile), option("resume", Resume)
+    ]  # fmt: skip
+    for field in FIELDS.values():
+        default = field.default if field.default not in ("", (), {}) else None
+        shown = f"{field.help}" + ("" if default is None else f" [default: {_shown(default)}]")
+        info = typer.Option(help=shown, rich_help_panel=PANELS[field.section], show_default=False)
+        parameters.append(option(field.name, Annotated[_flag_type(field.type) | None, info]))
+
+    def flagged(**flags: Any) -> None:
+        command(**flags)
+
+    flagged.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    flagged.__annotations__ = {p.name: p.annotation for p in parameters}
+    flagged.__doc__, flagged.__name__ = command.__doc__, command.__name__
+    return flagged
+
+
+def _flag_type(kind: Any) -> Any:
+    if get_origin(kind) is Literal:
+        return kind
+    if get_origin(kind) is tuple:
+        return list[str] if get_args(kind)[0] is str else str
+    return kind if kind in (int, float, bool) else str
+
+
+def _shown(value: Any) -> str:
+    return ",".join(map(str, value)) if isinstance(value, tuple) else str(value)

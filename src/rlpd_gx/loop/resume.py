@@ -1,0 +1,127 @@
+"""Saving a run and going on with it, bit for bit where the environments can be restored."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from rlpd_gx.envs import snapshots
+from rlpd_gx.errors import GxError
+from rlpd_gx.guardian import GuardedEnv
+from rlpd_gx.learner import Sac
+from rlpd_gx.loop.checkpoint import Checkpoints
+from rlpd_gx.loop.evaluate import Evaluation, ShadowCounts
+from rlpd_gx.loop.lanes import Lane, Lanes
+from rlpd_gx.loop.run_folder import RunFolder
+from rlpd_gx.loop.task import Task
+from rlpd_gx.loop.train import Trainer, Watcher
+from rlpd_gx.replay.segments import Segments
+
+
+class Saver:
+    """Makes checkpoints of a trainer: parameters and states in one, experience in segments that only grow."""
+
+    def __init__(self, folder: RunFolder) -> None:
+        self.checkpoints = Checkpoints(folder.checkpoints)
+        self.segments = Segments(folder.segments)
+
+    def __call__(self, trainer: Trainer) -> None:
+        """Write a checkpoint, or leave the last one as it was."""
+        self.segments.append(trainer.online)
+        self.checkpoints.save(trainer.step, _state(trainer, self.segments), files=self.segments.files)
+        self.segments.prune({path.name for path in self.checkpoints.files()})
+
+
+def resume(path: Path, watchers: tuple[Watcher, ...] = ()) -> tuple[Trainer, Saver, list[str]]:
+    """The trainer of a run folder as it was at its newest good checkpoint, and what there is to say of it."""
+    folder, config = RunFolder.open(path)
+    saver = Saver(folder)
+    loaded = saver.checkpoints.load()
+    state, notes = loaded.state, list(loaded.notes)
+    task = Task(config)
+    guardian = task.example.guardian
+    if state["rules_fingerprint"] != (None if guardian is None else guardian.fingerprint):
+        raise GxError(
+            f"{path}: the rules {config.run.rules} have changed since the checkpoint was made; restore them, or "
+            "begin a new run: experience under other rules is not mixed"
+        )
+    trainer = Trainer(task, folder, watchers)
+    folder.cut(state["offsets"])  # after the audits have said that they begin: they go on instead
+    trainer.learner.load_state(state["learner"])
+    saver.segments.restore(trainer.online, state["segments"], state["ring"])
+    trainer.hybrid.load_state(state["hybrid"])
+    trainer.generator.bit_generator.state = state["generator"]
+    trainer.window.load_state(state["window"])
+    for name in ("step", "warm_updates", "owed_updates", "updates", "seconds"):
+        setattr(trainer, name, state[name])
+    trainer.last_score = np.nan if state["last_score"] is None else state["last_score"]
+    if state["last_evaluation"] is not None:
+        trainer.last_evaluation = _evaluation(state["last_evaluation"])
+    for lane, saved in zip(trainer.lanes.lanes, state["lanes"], strict=True):
+        notes += _restore_lane(trainer, lane, saved)
+    return trainer, saver, notes
+
+
+def _state(trainer: Trainer, segments: Segments) -> dict[str, Any]:
+    guardian = trainer.task.example.guardian
+    evaluation = trainer.last_evaluation
+    return {
+        "rules_fingerprint": None if guardian is None else guardian.fingerprint,
+        "offsets": trainer.folder.offsets(),
+        "learner": trainer.learner.state(),
+        "segments": segments.names,
+        "ring": trainer.online.state()[1],
+        "hybrid": trainer.hybrid.state(),
+        "generator": trainer.generator.bit_generator.state,
+        "window": trainer.window.state(),
+        "step": trainer.step,
+        "warm_updates": trainer.warm_updates,
+        "owed_updates": trainer.owed_updates,
+        "updates": trainer.updates,
+        "seconds": dict(trainer.seconds),
+        "last_score": None if np.isnan(trainer.last_score) else trainer.last_score,
+        "last_evaluation": None if evaluation is None else evaluation.row(),
+        "lanes": [_lane_state(lane) for lane in trainer.lanes.lanes],
+    }
+
+
+def _lane_state(lane: Lane) -> dict[str, Any]:
+    observation = lane.observation
+    return {
+        "environment": snapshots.snapshot(lane.env),
+        "observation": observation if isinstance(observation, dict) else {"": np.asarray(observation)},
+        "counts": lane.counts(),
+        "audit": lane.env.audit.state() if isinstance(lane.env, GuardedEnv) else None,
+    }
+
+
+def _restore_lane(trainer: Trainer, lane: Lane, saved: dict[str, Any]) -> list[str]:
+    if isinstance(lane.env, GuardedEnv):
+        lane.env.audit.load_state(saved["audit"])
+    if saved["environment"] is not None:
+        snapshots.restore(lane.env, saved["environment"])
+        observation = saved["observation"]
+        lane.observation = observation[""] if "" in observation else observation
+        for name, value in saved["counts"].items():
+            setattr(lane, name, value)
+        return []
+    why = snapshots.why_not(lane.env)
+    seed = trainer.task.config.run.seed + 7919 * (trainer.step + 1) + lane.index
+    lane.reset(seed)
+    here = np.arange(len(trainer.lanes.lanes)) == lane.index
+    trainer.begin_lanes(here)
+    return [f"the episode of environment {lane.index} begins anew: {why}"]
+
+
+def _evaluation(row: dict[str, Any]) -> Evaluation:
+    counts = {name: row[name] for name in ShadowCounts().__dict__}
+    return Evaluation(list(row["returns"]), list(row["lengths"]), ShadowCounts(**counts))
+
+
+def load_learner(path: Path) -> tuple[Sac, Lanes]:
+    """The learner of a run as it was last saved, and one lane of its environment to play in."""
+    folder, config = RunFolder.open(path)
+    task = Task(config)
+    learner = task.learner()
+    learner.load_state(Checkpoints(folder.checkpoints).load().state["learner"])
+    return learner, Lanes([task.make_env(evaluation=True)], task.encode, task.example.stack)
