@@ -24,7 +24,7 @@ class Run:
         self.segments = Segments(folder / "replay")
         self.ring = Ring(LAYOUT, ring_rows, lanes=2)
         self.step = 0
-        self.weights = torch.zeros(50_000)
+        self.weights = torch.zeros(1_000_000)  # most of the time goes into writing them
 
     def resume(self) -> tuple[str, ...]:
         loaded = self.checkpoints.load()
@@ -49,7 +49,7 @@ class Run:
                 next_observation=np.full((2, 40), self.step, np.float32),
                 next_safe_set=np.full((2, 3), self.step, np.float32),
             )
-            self.weights += self.step
+        self.weights += self.step
 
     def save(self) -> None:
         self.segments.append(self.ring)
