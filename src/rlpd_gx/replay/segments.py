@@ -83,9 +83,9 @@ class Segments:
         self.names = [dict(entry) for entry in names]
         self._written = np.array(state["written"])
 
-    def prune(self, needed: Iterable[Path]) -> None:
+    def prune(self, needed: Iterable[str | os.PathLike[str]]) -> None:
         """Remove the segments that neither `names` nor another checkpoint needs (`Checkpoints.files()`)."""
-        kept = {path.name for path in (*needed, *self.files)}
+        kept = {Path(path).name for path in (*needed, *self.files)}
         for path in self._all():
             if path.name not in kept:
                 path.unlink()
