@@ -33,7 +33,7 @@ def turn(story, generator):
         story.add(where.tolist(), (ended & (generator.random(lanes) < 0.5)).tolist(), ended.tolist())
 
 
-@settings(max_examples=40)
+@settings(max_examples=25)
 @given(
     layout=st.sampled_from([FRAMES, LARGE, MIXED]),
     lanes=st.integers(1, 3),
@@ -85,7 +85,7 @@ def test_a_segment_holds_only_what_is_new(tmp_path):
     segments.append(story.ring)
     assert [e["name"] for e in segments.names] == ["000003.zip", "000004.zip"]
     assert len(list(tmp_path.iterdir())) == 4
-    segments.prune({"000002.zip"})
+    segments.prune({tmp_path / "000002.zip"})
     assert [p.name for p in sorted(tmp_path.iterdir())] == ["000002.zip", "000003.zip", "000004.zip"]
     assert list(segments.files) == [tmp_path / "000003.zip", tmp_path / "000004.zip"]
 
@@ -134,8 +134,8 @@ def test_what_a_killed_process_left_is_cleaned_up_and_its_number_not_used(tmp_pa
     (tmp_path / ".000001.zip.abc").write_bytes(b"half")
     (tmp_path / "000007.zip").write_bytes(b"a segment that no checkpoint came to name")
     segments = Segments(tmp_path)
-    assert [p.name for p in tmp_path.iterdir()] == ["000007.zip"]
     segments.append(online_story(FRAMES, [5]).ring)
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["000007.zip", "000008.zip"]
     assert segments.names[0]["name"] == "000008.zip"
     segments.prune(())
     assert [p.name for p in tmp_path.iterdir()] == ["000008.zip"]

@@ -1,5 +1,6 @@
 """One file of arrays and JSON, without pickle: written whole or not at all, read without a second copy."""
 
+import hashlib
 import json
 import os
 import tempfile
@@ -31,19 +32,25 @@ def write(path: str | os.PathLike[str], arrays: Mapping[str, Array], state: Mapp
             file.flush()
             os.fsync(file.fileno())
         os.replace(temporary, path)
-        _sync_folder(path.parent)
+        sync_folder(path.parent)
     except BaseException:
         Path(temporary).unlink(missing_ok=True)
         raise
 
 
-def _sync_folder(folder: Path) -> None:
+def sync_folder(folder: Path) -> None:
     """Make a rename last through a power failure."""
     handle = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(handle)
     finally:
         os.close(handle)
+
+
+def sha256(path: Path) -> str:
+    """The checksum of a file, in hexadecimal digits."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 class Reader:

@@ -1,8 +1,7 @@
 """A ring kept on disk in append-only segments: saving it again costs what was added since, not all of it."""
 
-import hashlib
 import os
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +19,7 @@ class Segments:
         segments.append(ring)                                   writes what has changed since the last time
         checkpoint = {"segments": segments.names, "ring": ring.state()[1], ...}
         segments.restore(ring, checkpoint["segments"], checkpoint["ring"])
-        segments.prune(names of all segments that a kept checkpoint needs)
+        segments.prune(files that some kept checkpoint needs)
 
     `names` lists the segments which the last append or restore needs, in order, as JSON can hold it: name, sha256,
     and the rows [first, stop) of each lane, counted since the lane's beginning.
@@ -28,9 +27,6 @@ class Segments:
 
     def __init__(self, folder: str | os.PathLike[str]) -> None:
         self.folder = Path(folder)
-        self.folder.mkdir(parents=True, exist_ok=True)
-        for leftover in self.folder.glob(".*"):  # of a process that was killed while it wrote
-            leftover.unlink()
         self.names: list[dict[str, Any]] = []
         self._written: Array | None = None  # [lanes] rows of the ring when it was last appended
 
@@ -50,6 +46,9 @@ class Segments:
         path = self.folder / f"{self._last_number() + 1:06d}.zip"
         rows = {"first": first.tolist(), "stop": written.tolist()}
         try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            for leftover in self.folder.glob(".*"):  # of a process that was killed while it wrote
+                leftover.unlink()
             changed = {name: array[lanes, places] for name, array in arrays.items()}
             archive.write(path, changed, rows)
         except OSError as error:
@@ -58,7 +57,7 @@ class Segments:
                 f"{path} cannot be written ({what}); make room for it, then resume the run"
             ) from error
         self.names = [old for old in self.names if (np.array(old["stop"]) > written - lane_rows).any()]
-        self.names.append({"name": path.name, "sha256": _sha256(path)} | rows)
+        self.names.append({"name": path.name, "sha256": archive.sha256(path)} | rows)
         self._written = written
 
     def restore(self, ring: Ring, names: Sequence[Mapping[str, Any]], state: Mapping[str, Any]) -> None:
@@ -67,7 +66,7 @@ class Segments:
             path = self.folder / entry["name"]
             if not path.is_file():
                 raise GxError(f"{path} is missing; resume from a checkpoint that does not need it")
-            if _sha256(path) != entry["sha256"]:
+            if archive.sha256(path) != entry["sha256"]:
                 raise GxError(f"{path} is damaged (its sha256 differs from the one in the checkpoint)")
 
         def read(name: str, target: Array) -> None:
@@ -84,9 +83,9 @@ class Segments:
         self.names = [dict(entry) for entry in names]
         self._written = np.array(state["written"])
 
-    def prune(self, needed: Collection[str]) -> None:
-        """Remove the files that are neither in `needed` nor in `names`."""
-        kept = {*needed, *(entry["name"] for entry in self.names)}
+    def prune(self, needed: Iterable[str | os.PathLike[str]]) -> None:
+        """Remove the segments that neither `names` nor another checkpoint needs (`Checkpoints.files()`)."""
+        kept = {Path(path).name for path in (*needed, *self.files)}
         for path in self._all():
             if path.name not in kept:
                 path.unlink()
@@ -105,8 +104,3 @@ def _places(first: Array, stop: Array, lane_rows: int) -> tuple[Array, Array]:
     lanes = np.repeat(np.arange(len(counts)), counts)
     before = np.repeat(np.cumsum(counts) - counts, counts)
     return lanes, (first[lanes] + np.arange(len(lanes)) - before) % lane_rows
-
-
-def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()

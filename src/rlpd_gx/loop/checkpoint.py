@@ -1,0 +1,203 @@
+"""Checkpoints: whole or not at all, checksummed, without pickle."""
+
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors.torch import load as tensors_from_bytes
+from safetensors.torch import save as tensors_to_bytes
+
+from rlpd_gx.errors import GxError
+from rlpd_gx.replay.archive import sha256, sync_folder
+
+_TENSORS, _STATE, _MANIFEST = "tensors.safetensors", "state.json", "manifest.json"
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """What a checkpoint held."""
+
+    step: int
+    state: dict[str, Any]
+    notes: tuple[str, ...]
+    """A sentence for each newer checkpoint that could not be used."""
+
+
+class Checkpoints:
+    """The checkpoints of one run in a folder of their own: the newest `keep`, each a folder by itself.
+
+    A state is a nested dict (or list) of torch tensors, numpy arrays and JSON values; tuples come back as lists.
+    A checkpoint holds its tensors and arrays in one safetensors file, the rest in `state.json`, and the sha256 of
+    both and of every other file it needs in `manifest.json`. Nothing that is complete is ever written to again.
+    """
+
+    def __init__(self, folder: str | os.PathLike[str], keep: int = 2) -> None:
+        if keep < 1:
+            raise GxError(f"at least one checkpoint must be kept, got keep={keep}")
+        self.folder = Path(folder)
+        self._keep = keep
+        self._damaged: set[Path] = set()  # found by `load`; they give way to the next one that is saved
+
+    def save(self, step: int, state: Mapping[str, Any], files: Mapping[Path, str] | None = None) -> None:
+        """Write a checkpoint, then remove those beyond `keep`; or leave all as it was, and raise.
+
+        `files` are files outside that the state needs, with their sha256 (`Segments.files`): `load` checks them.
+        """
+        tensors: dict[str, torch.Tensor] = {}
+        tree = _without_tensors(state, "", tensors)
+        contents = {
+            _TENSORS: tensors_to_bytes(tensors),
+            _STATE: json.dumps({"step": step, "state": tree}).encode(),
+        }
+        inside = {name: hashlib.sha256(content).hexdigest() for name, content in contents.items()}
+        outside = {os.path.relpath(path, self.folder): digest for path, digest in (files or {}).items()}
+        contents[_MANIFEST] = json.dumps(_manifest(inside, outside), indent=1).encode()
+        name = f"{max(map(_number, self._all()), default=0) + 1:06d}-step-{step}"
+        temporary = self.folder / f".{name}"
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            self._remove(self.folder.glob(".*"))  # left by a process that was killed
+            temporary.mkdir()
+            for file, content in contents.items():
+                _write(temporary / file, content)
+            sync_folder(temporary)
+            temporary.rename(self.folder / name)
+            sync_folder(self.folder)
+        except OSError as error:
+            shutil.rmtree(temporary, ignore_errors=True)
+            what = error.strerror or error
+            raise GxError(
+                f"{self.folder}: the checkpoint of step {step} cannot be written ({what}); make room for it, then "
+                "resume the run: the checkpoints before are untouched"
+            ) from error
+        complete = [path for path in self._all() if path not in self._damaged]
+        self._remove([*self._damaged, *complete[self._keep :]])
+        self._damaged.clear()
+
+    def load(self, device: str | torch.device = "cpu") -> Loaded:
+        """The newest checkpoint that is whole, its tensors on this device; arrays come back as arrays."""
+        notes: list[str] = []
+        for path in self._all():
+            try:
+                step, state = self._read(path, device)
+            except GxError as error:
+                notes.append(f"{error}; the checkpoint before it is used instead")
+                self._damaged.add(path)
+            else:
+                return Loaded(step, state, tuple(notes))
+        found = "; ".join(note.partition(";")[0] for note in notes) or "none was written"
+        raise GxError(f"{self.folder} holds no checkpoint that can be used: {found}")
+
+    def files(self) -> set[Path]:
+        """The files outside that some checkpoint here needs."""
+        needed: set[Path] = set()
+        for path in self._all():
+            try:
+                outside = json.loads((path / _MANIFEST).read_text())["outside"]
+            except (OSError, ValueError, KeyError):
+                continue  # damaged: `load` will say so
+            needed |= {Path(os.path.normpath(self.folder / name)) for name in outside}
+        return needed
+
+    def _read(self, path: Path, device: str | torch.device) -> tuple[int, dict[str, Any]]:
+        try:
+            manifest = json.loads((path / _MANIFEST).read_text())
+            if manifest != _manifest(manifest["inside"], manifest["outside"]):
+                raise ValueError("another checksum")
+        except OSError as error:
+            raise GxError(f"{path / _MANIFEST} cannot be read ({error.strerror or error})") from error
+        except (ValueError, KeyError, TypeError) as error:
+            raise GxError(f"{path / _MANIFEST} is damaged (it is not what was written)") from error
+        for name, digest in manifest["inside"].items():
+            _check(path / name, digest)
+        for name, digest in manifest["outside"].items():
+            _check(Path(os.path.normpath(self.folder / name)), digest)
+        kept = json.loads((path / _STATE).read_bytes())
+        tensors = tensors_from_bytes((path / _TENSORS).read_bytes())
+        return kept["step"], _with_tensors(kept["state"], tensors, device)
+
+    def _all(self) -> list[Path]:
+        """Newest first."""
+        return sorted(self.folder.glob("[0-9]*-step-*"), key=_number, reverse=True)
+
+    def _remove(self, paths: Iterable[Path]) -> None:
+        """Take away folders under another name first: half of one must never look like a checkpoint."""
+        for path in paths:
+            hidden = path if path.name.startswith(".") else path.rename(path.with_name(f".{path.name}"))
+            shutil.rmtree(hidden)
+
+
+def _number(path: Path) -> int:
+    return int(path.name.partition("-")[0])
+
+
+def _manifest(inside: Mapping[str, str], outside: Mapping[str, str]) -> dict[str, Any]:
+    """Checksums of all files by their path from the checkpoint, or from the folder of all, and of themselves."""
+    both = json.dumps([inside, outside]).encode()
+    return {"inside": inside, "outside": outside, "sha256": hashlib.sha256(both).hexdigest()}
+
+
+def _write(path: Path, content: bytes) -> None:
+    with path.open("wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _check(path: Path, digest: str) -> None:
+    """Raise unless a file is what was written."""
+    try:
+        found = sha256(path)
+    except OSError as error:
+        raise GxError(f"{path} cannot be read ({error.strerror or error})") from error
+    if found != digest:
+        raise GxError(f"{path} is damaged (its sha256 differs from the one in the manifest)")
+
+
+def _without_tensors(value: Any, where: str, tensors: dict[str, torch.Tensor]) -> Any:
+    """A state as JSON can hold it. Tensors go into `tensors`; `{"$kind": name}` stays in their place."""
+    name = f"{len(tensors)}{where}"  # the number keeps names apart whatever the keys are
+    if isinstance(value, torch.Tensor):
+        tensors[name] = value.detach().cpu().clone(memory_format=torch.contiguous_format)
+        return {"$tensor": name}
+    if isinstance(value, np.ndarray):
+        try:
+            tensors[name] = torch.from_numpy(value.copy(order="C"))
+        except (TypeError, ValueError):
+            raise GxError(
+                f"the state at {where} is an array of {value.dtype}, which cannot be kept"
+            ) from None
+        return {"$array": name}
+    if isinstance(value, np.generic):
+        return value.item()
+    if isinstance(value, Mapping):
+        items = [(key, _without_tensors(part, f"{where}/{key}", tensors)) for key, part in value.items()]
+        if all(isinstance(key, str) and not key.startswith("$") for key in value):
+            return dict(items)
+        return {"$items": items}  # keys that JSON would turn into strings, as in an optimizer's state
+    if isinstance(value, list | tuple):
+        return [_without_tensors(part, f"{where}/{place}", tensors) for place, part in enumerate(value)]
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    raise GxError(f"the state at {where} is a {type(value).__name__}, which cannot be kept")
+
+
+def _with_tensors(value: Any, tensors: Mapping[str, torch.Tensor], device: str | torch.device) -> Any:
+    """The inverse of `_without_tensors`."""
+    if isinstance(value, list):
+        return [_with_tensors(part, tensors, device) for part in value]
+    if not isinstance(value, dict):
+        return value
+    if "$tensor" in value:
+        return tensors[value["$tensor"]].to(device)
+    if "$array" in value:
+        return tensors[value["$array"]].numpy()
+    items = value["$items"] if "$items" in value else value.items()
+    return {key: _with_tensors(part, tensors, device) for key, part in items}
