@@ -37,5 +37,8 @@ def batch(
         "row": np.arange(count),
         "span_length": np.ones(count, np.int64),
     }
-    shaped = {name: np.asarray(v).reshape(updates, count // updates, *np.shape(v)[1:]) for name, v in columns.items()}
+    shaped = {
+        name: np.asarray(v).reshape(updates, count // updates, *np.shape(v)[1:])
+        for name, v in columns.items()
+    }
     return Batch(**shaped)

@@ -34,7 +34,7 @@ def _collect(probe: Probe, steps: int, seed: int) -> tuple[Batch, Any]:
         rule = lure_bounds if probe.continuous else lure_mask
     env: Any = probe if rule is None else GuardedEnv(probe, rule, mode="monitor")
     observation, _ = env.reset(seed=seed)
-    env.action_space.seed(seed)
+    env.action_space.seed(seed + 1)  # the same seed would draw the same numbers as the environment
     rows, spec = [], None
 
     def code() -> Any:
@@ -103,4 +103,3 @@ def test_an_unguarded_backup_believes_the_lure(continuous: bool) -> None:
 def _learner(probe: Probe, config: LearnerConfig, spec: Any) -> Any:
     kind = SacContinuous if probe.continuous else SacDiscrete
     return kind(config, probe.observation_space, probe.action_space, safe_set_spec=spec, seed=0)
-

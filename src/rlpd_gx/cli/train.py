@@ -23,7 +23,9 @@ ConfigFile = Annotated[Path | None, typer.Option("--config", help="Settings in a
 Resume = Annotated[Path | None, typer.Option(help="Go on with the run in this folder.")]
 
 
-def train(out: Path | None, preset: str | None, config: Path | None, resume: Path | None, **flags: Any) -> None:
+def train(
+    out: Path | None, preset: str | None, config: Path | None, resume: Path | None, **flags: Any
+) -> None:
     """Train a policy that never executes a forbidden action.
 
     Flags come before the file, the file before the preset. Every run folder holds its config, metrics, audit,
@@ -32,7 +34,9 @@ def train(out: Path | None, preset: str | None, config: Path | None, resume: Pat
     given = {name: value for name, value in flags.items() if value is not None}
     if resume is not None:
         if given or preset or config:
-            said = ", ".join([*(f"--{n.replace('_', '-')}" for n in given), *(["--preset"] if preset else [])])
+            said = ", ".join(
+                [*(f"--{n.replace('_', '-')}" for n in given), *(["--preset"] if preset else [])]
+            )
             raise GxError(f"--resume goes on with the config of that run; leave out {said or '--config'}")
         _run(resume, None)
         return
@@ -114,7 +118,9 @@ def summary(result: dict[str, Any]) -> Any:
     from rich.table import Table
 
     evaluation, training = result["evaluation"], result["training"]
-    table = Table(title=f"{result['env']}, {result['preset']}, guard: {result['guard']}", title_justify="left")
+    table = Table(
+        title=f"{result['env']}, {result['preset']}, guard: {result['guard']}", title_justify="left"
+    )
     for name in ("", "return", "steps", "interventions", "forbidden executed", "unsafe events"):
         table.add_column(name, justify="left" if not name else "right")
     for name, counts, score in (
@@ -130,7 +136,9 @@ def evaluate(
     run: Annotated[Path, typer.Argument(help="Folder of a run.")],
     episodes: Annotated[int, typer.Option(min=1, help="Whole episodes to play.")] = 10,
     seed: Annotated[int, typer.Option(help="Of the first episode.")] = 2_000_000,
-    sample: Annotated[bool, typer.Option("--sample", help="Draw actions instead of taking the mode.")] = False,
+    sample: Annotated[
+        bool, typer.Option("--sample", help="Draw actions instead of taking the mode.")
+    ] = False,
 ) -> None:
     """Play a trained policy under its guard and print returns and counts."""
     import json
