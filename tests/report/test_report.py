@@ -132,7 +132,7 @@ def test_the_figures_of_a_run_are_on_its_page(tmp_path):
         "3 per 1,000 training steps",
         "8.025% of training steps",
         "81,234 updates",
-        "1 episodes had one",
+        "in 1 training episodes",
         "0.9877",
         "256, 256",
         "9.8.7",
@@ -261,7 +261,7 @@ def test_ticks_read_well(among, percent, told):
 @given(st.lists(st.tuples(st.integers(0, 10**6), st.floats(-1e9, 1e9)), min_size=1, max_size=60))
 def test_all_points_lie_inside_the_picture(points):
     series = Series("x", ([float(step) for step, _ in points], [value for _, value in points]), "dots")
-    drawn = chart([series], width=700, height=260)
+    drawn = chart([series], 10**6, width=700, height=260)
     spots = re.findall(r'<circle cx="([-\d.]+)" cy="([-\d.]+)"', drawn)
     assert len(spots) == len(points)
     assert all(58 <= float(x) <= 686 and 11.9 <= float(y) <= 218.1 for x, y in spots)
@@ -281,3 +281,9 @@ def test_long_series_are_shortened_honestly():
         "12,345.7",
         "-3",
     ]
+
+
+def test_rates_of_zero_are_drawn_at_the_bottom():
+    drawn = chart([Series("x", ([1.0, 2.0], [0.0, 0.0]))], 2, percent=True)
+    assert re.findall(r'y="[^"]*">([^<]*%)<', drawn)[0] == "0.0%"
+    assert "-" not in re.sub(r"<svg[^>]*>|stroke-[a-z]*", "", drawn).replace("environment steps", "")

@@ -21,20 +21,20 @@ class Series:
     colour: int = 1
 
 
-def chart(series: Sequence[Series], *, width: int = 720, height: int = 260, percent: bool = False) -> str:
-    """An SVG with axes, or nothing where no series has a point. Steps run along the x axis."""
+def chart(
+    series: Sequence[Series], last: float, *, width: int = 720, height: int = 260, percent: bool = False
+) -> str:
+    """An SVG with axes, or nothing where no series has a point. Steps run along the x axis from 0 to `last`."""
     shown = [s for s in series if s.points[0]]
     heights = [value for s in shown if s.kind != "marks" for value in s.points[1]]
     if not heights:
         return ""
-    steps = [step for s in shown for step in s.points[0]]
-    last = max(*steps, 1.0)
+    last = max(last, 1.0)
     x_ticks = ticks(0.0, last, 6 if width > 500 else 4)
-    low = 0.0 if percent else min(heights)
-    y_ticks = ticks(low, max(heights), 5 if height > 200 else 4)
+    low, high = (0.0, max(0.01, *heights)) if percent else (min(heights), max(heights))
+    y_ticks = ticks(low, high, 5 if height > 200 else 4)
     x = Scale(0.0, last, _LEFT, width - _RIGHT)
-    bottom, top = min(y_ticks[0], low), max(y_ticks[-1], *heights)
-    y = Scale(bottom, top, height - _BOTTOM, _TOP)
+    y = Scale(y_ticks[0], y_ticks[-1], height - _BOTTOM, _TOP)
     parts = [
         f'<svg viewBox="0 0 {width} {height}" role="img" aria-label="{escape(_summary(shown), quote=True)}">'
     ]

@@ -91,7 +91,7 @@ def _headline(run: Run) -> str:
     evaluations, training = run.of("evaluation"), run.result.get("training") or {}
     last = evaluations[-1] if evaluations else run.result.get("evaluation") or {}
     returns = [value for value in last.get("returns") or [] if is_number(value)]
-    steps = run.result.get("steps", run.rows[-1]["step"] if run.rows else None)
+    steps = run.result.get("steps", run.last_step if run.rows else None)
     unsafe = training.get("unsafe_events", _sum(run.of("episode"), "unsafe_events"))
     moved = training.get("interventions", _sum(run.of("episode"), "interventions"))
     if "rules" in run.config and not run.config["rules"]:
@@ -99,6 +99,7 @@ def _headline(run: Run) -> str:
     else:
         violations = _sum([training, *evaluations], "forbidden_executed")
         where = "in training and in all evaluations" if training else "in evaluations; training has not ended"
+        where = where if violations is not None else "not counted yet"
     seconds = run.result.get("seconds")
     seconds = seconds.get("total") if isinstance(seconds, dict) else seconds
     updates = run.result.get("updates")
@@ -114,7 +115,11 @@ def _headline(run: Run) -> str:
         ("Unsafe events", unsafe, _share(unsafe, steps, "per 1,000 training steps", 1_000)),
         ("Interventions", moved, _share(moved, steps, "% of training steps", 100)),
         ("Environment steps", steps, f"{number(updates)} updates" if is_number(updates) else ""),
-        ("Time", _duration(seconds) if is_number(seconds) else None, "on the clock, evaluations included"),
+        (
+            "Time",
+            _duration(seconds) if is_number(seconds) else None,
+            "on the clock, evaluations included" if is_number(seconds) else "",
+        ),
     ]
     cells = "".join(
         f'<div class="tile"><dt>{escape(name)}</dt><dd>{escape(_shown(value))}</dd><p>{escape(note)}</p></div>'
@@ -140,11 +145,13 @@ def _returns(run: Run) -> str:
         Series(f"mean of the last {_WINDOW}", binned(running_mean(episodes, _WINDOW)), "line", 2),
     ]
     return _figure(
+        run,
         evaluation,
         "Evaluation return",
         "Whole episodes on an environment of their own: a dot for each, the line is their mean.",
         "There is no evaluation in this run yet.",
     ) + _figure(
+        run,
         training,
         "Training return",
         f"Each training episode at the step where it ended, with the mean of the last {_WINDOW}.",
@@ -163,8 +170,9 @@ def _guard(run: Run) -> str:
         if is_number(r.get("unsafe_events")) and r["unsafe_events"]
     ]
     marks = Series("episode with an unsafe event", (events, [0.0] * len(events)), "marks", 4)
-    told = f"{len(events):,} episodes had one" if events else "none in any training episode"
+    told = f"in {number(len(events))} training episodes" if events else "none in any training episode"
     timeline = _figure(
+        run,
         [*rates, marks],
         "Guard timeline",
         "Shares of the policy's proposals since the row before. Forbidden: g = 0. Near miss: allowed, but close to the "
@@ -205,7 +213,7 @@ def _small(run: Run, names: Iterable[str]) -> str:
     """Small charts side by side, one for each column of the training rows."""
     figures = [
         f"<figure><h3>{escape(_LEARNING.get(name, _words(name)))}</h3>"
-        f"{chart([Series(name, binned(run.points('train', name)))], width=350, height=170)}</figure>"
+        f"{chart([Series(name, binned(run.points('train', name)))], run.last_step, width=350, height=170)}</figure>"
         for name in names
     ]
     return f'<div class="grid2">{"".join(figures)}</div>'
@@ -264,9 +272,9 @@ def _again(run: Run) -> str:
 
 
 def _figure(
-    series: Sequence[Series], title: str, caption: str, otherwise: str, *, percent: bool = False
+    run: Run, series: Sequence[Series], title: str, caption: str, otherwise: str, *, percent: bool = False
 ) -> str:
-    drawn = chart(series, percent=percent)
+    drawn = chart(series, run.last_step, percent=percent)
     if not drawn:
         return f"<figure><h3>{escape(title)}</h3><p class='empty'>{escape(otherwise)}</p></figure>"
     return f"<figure><h3>{escape(title)}</h3>{legend(series)}{drawn}<figcaption>{escape(caption)}</figcaption></figure>"

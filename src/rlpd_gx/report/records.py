@@ -26,6 +26,11 @@ class Run:
     notes: list[str]
     """What is missing."""
 
+    @property
+    def last_step(self) -> float:
+        """Of all rows."""
+        return float(self.rows[-1]["step"]) if self.rows else 0.0
+
     def of(self, kind: str) -> list[dict[str, Any]]:
         """The rows of one kind."""
         return [row for row in self.rows if row["kind"] == kind]
