@@ -1,0 +1,5 @@
+"""Reports read run folders, never models: what is in the files is all they know."""
+
+from rlpd_gx.report.page import write_report
+
+__all__ = ["write_report"]

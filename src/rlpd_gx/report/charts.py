@@ -1,0 +1,190 @@
+"""Curves as inline SVG: no script, no library, colours from the page's style sheet."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from html import escape
+
+from rlpd_gx.report.records import Points
+
+_LEFT, _RIGHT, _TOP, _BOTTOM = 58, 14, 12, 42
+_MOST_POINTS = 400
+
+
+@dataclass(frozen=True)
+class Series:
+    """One thing drawn: a line, dots, or marks along the lower edge (which have no height)."""
+
+    name: str
+    points: Points
+    kind: str = "line"
+    colour: int = 1
+
+
+def chart(
+    series: Sequence[Series], last: float, *, width: int = 720, height: int = 260, percent: bool = False
+) -> str:
+    """An SVG with axes, or nothing where no series has a point. Steps run along the x axis from 0 to `last`."""
+    shown = [s for s in series if s.points[0]]
+    heights = [value for s in shown if s.kind != "marks" for value in s.points[1]]
+    if not heights:
+        return ""
+    last = max(last, 1.0)
+    x_ticks = ticks(0.0, last, 6 if width > 500 else 4)
+    low, high = (0.0, max(0.01, *heights)) if percent else (min(heights), max(heights))
+    y_ticks = ticks(low, high, 5 if height > 200 else 4)
+    x = Scale(0.0, last, _LEFT, width - _RIGHT)
+    y = Scale(y_ticks[0], y_ticks[-1], height - _BOTTOM, _TOP)
+    parts = [
+        f'<svg viewBox="0 0 {width} {height}" role="img" aria-label="{escape(_summary(shown), quote=True)}">'
+    ]
+    for tick in y_ticks:
+        parts.append(
+            f'<line class="grid" x1="{_LEFT}" x2="{width - _RIGHT}" y1="{y(tick):.1f}" y2="{y(tick):.1f}"/>'
+            f'<text class="tick end" x="{_LEFT - 8}" y="{y(tick) + 4:.1f}">{axis_number(tick, y_ticks, percent)}</text>'
+        )
+    parts.append(
+        f'<line class="axis" x1="{_LEFT}" x2="{width - _RIGHT}" y1="{height - _BOTTOM}" y2="{height - _BOTTOM}"/>'
+    )
+    for tick in x_ticks:
+        if tick <= last:
+            parts.append(
+                f'<text class="tick middle" x="{x(tick):.1f}" y="{height - _BOTTOM + 17}">'
+                f"{axis_number(tick, x_ticks)}</text>"
+            )
+    parts.append(
+        f'<text class="label middle" x="{(_LEFT + width - _RIGHT) / 2:.0f}" y="{height - 8}">environment steps</text>'
+    )
+    parts += [_drawn(s, x, y, height - _BOTTOM, percent) for s in shown]
+    return "\n".join([*parts, "</svg>"])
+
+
+def legend(series: Sequence[Series]) -> str:
+    """Names beside their colours and shapes, for charts of several series."""
+    shown = [s for s in series if s.points[0]]
+    if len(shown) < 2:
+        return ""
+    shapes = {
+        "line": '<line x1="0" x2="18" y1="6" y2="6"/>',
+        "dots": '<circle cx="9" cy="6" r="3.2"/>',
+        "marks": '<path d="M9 2 l4 8 h-8 z"/>',
+    }
+    keys = [
+        f'<span><svg class="key {s.kind} c{s.colour}" viewBox="0 0 18 12" aria-hidden="true">{shapes[s.kind]}</svg>'
+        f"{escape(s.name)}</span>"
+        for s in shown
+    ]
+    return f'<p class="legend">{"".join(keys)}</p>'
+
+
+def binned(points: Points, most: int = _MOST_POINTS) -> Points:
+    """At most so many points, each the mean of as many neighbours."""
+    steps, values = points
+    if len(steps) <= most:
+        return points
+    size = -(-len(steps) // most)
+    groups = [slice(start, start + size) for start in range(0, len(steps), size)]
+    return [_mean(steps[g]) for g in groups], [_mean(values[g]) for g in groups]
+
+
+def thinned(points: Points, most: int = 2_000) -> Points:
+    """At most so many of the points, evenly chosen."""
+    every = -(-len(points[0]) // most) or 1
+    return points[0][::every], points[1][::every]
+
+
+def running_mean(points: Points, window: int) -> Points:
+    """The mean of each value and those before it in the window."""
+    steps, values = points
+    return steps, [_mean(values[max(0, place + 1 - window) : place + 1]) for place in range(len(values))]
+
+
+def ticks(low: float, high: float, count: int) -> list[float]:
+    """About `count` round numbers from just below `low` to just above `high`."""
+    largest = max(abs(low), abs(high))
+    if high - low <= max(1e-9 * largest, 1e-200):
+        room = largest / 10 if largest > 1e-190 else 1.0
+        low, high = low - room, high + room
+    raw = (high - low) / count
+    size = 10.0 ** math.floor(math.log10(raw))
+    step = next(factor * size for factor in (1.0, 2.0, 2.5, 5.0, 10.0) if factor * size >= raw * 0.999)
+    first, last = math.floor(low / step + 1e-9), math.ceil(high / step - 1e-9)
+    return [n * step for n in range(first, last + 1)]
+
+
+def axis_number(value: float, among: Sequence[float], percent: bool = False) -> str:
+    """A tick as short as its neighbours allow: 20k, 0.25, 1.5e-05, 3%."""
+    step = among[1] - among[0]
+    if percent:
+        return f"{100 * value:.{_decimals(100 * step)}f}%"
+    size = max(abs(among[0]), abs(among[-1]))
+    if size >= 1e9 or size < 1e-4:
+        return f"{value:.6g}"
+    for limit, unit in ((1e6, "M"), (1e4, "k")):
+        if size >= limit:
+            unit_size = {"M": 1e6, "k": 1e3}[unit]
+            return f"{value / unit_size:.{_decimals(step / unit_size)}f}{unit}" if value else "0"
+    return f"{value:,.{_decimals(step)}f}"
+
+
+def _decimals(step: float) -> int:
+    """As many as it takes to tell neighbours apart."""
+    return next((n for n in range(8) if abs(round(step, n) - step) < 1e-9 * step), 8)
+
+
+def _drawn(series: Series, x: "Scale", y: "Scale", floor: int, percent: bool) -> str:
+    steps, values = series.points
+    if series.kind == "marks":
+        shapes = (
+            f'<path d="M{x(step):.1f} {floor - 9} l4 8 h-8 z"><title>{_at(step)}</title></path>'
+            for step in steps
+        )
+        return f'<g class="marks c{series.colour}">{"".join(shapes)}</g>'
+    spots = [(x(step), y(value)) for step, value in zip(steps, values, strict=True)]
+    if series.kind == "line" and len(spots) > 1:
+        path = " ".join(f"{px:.1f},{py:.1f}" for px, py in spots)
+        return f'<polyline class="line c{series.colour}" points="{path}"/>'
+    radius = 2.6 if series.kind == "dots" else 4
+    dots = (
+        f'<circle cx="{px:.1f}" cy="{py:.1f}" r="{radius}"><title>{_at(step)}: '
+        f"{f'{100 * value:.2f}%' if percent else number(value)}</title></circle>"
+        for (px, py), step, value in zip(spots, steps, values, strict=True)
+    )
+    return f'<g class="dots c{series.colour}">{"".join(dots)}</g>'
+
+
+def number(value: float) -> str:
+    """A number for people: whole ones with thousands, others with four digits that count."""
+    if isinstance(value, int) or (float(value).is_integer() and abs(value) < 1e12):
+        return f"{int(value):,}"
+    if abs(value) >= 1_000:
+        return f"{value:,.1f}"
+    return f"{value:.4g}"
+
+
+def _at(step: float) -> str:
+    return f"step {number(step)}"
+
+
+def _summary(shown: Sequence[Series]) -> str:
+    told = [
+        f"{s.name}: {len(s.points[0])} points"
+        + ("" if s.kind == "marks" else f" from {number(min(s.points[1]))} to {number(max(s.points[1]))}")
+        for s in shown
+    ]
+    return "; ".join(told)
+
+
+def _mean(values: Sequence[float]) -> float:
+    return math.fsum(values) / len(values)
+
+
+class Scale:
+    """A straight line from numbers to places in the picture."""
+
+    def __init__(self, low: float, high: float, first: float, last: float) -> None:
+        self.low, self.first = low, first
+        self.slope = (last - first) / (high - low)
+
+    def __call__(self, value: float) -> float:
+        return self.first + (value - self.low) * self.slope

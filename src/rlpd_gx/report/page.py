@@ -1,0 +1,333 @@
+"""`report.html` of a run: one file that needs nothing else, for people who were not there."""
+
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from html import escape
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+from rlpd_gx.errors import GxError
+from rlpd_gx.report.charts import Series, binned, chart, legend, number, running_mean, thinned
+from rlpd_gx.report.records import Run, is_number, read_run
+
+_WINDOW = 20  # episodes in the running mean of returns
+_RATES = {  # name -> where the rows of metrics keep it
+    "interventions": ("interventions_rate", "intervention_rate"),
+    "forbidden proposals": ("forbidden_proposals_rate", "forbidden_rate"),
+    "near misses": ("near_misses_rate", "near_miss_rate"),
+}
+_LEARNING = {  # what is shown first, and what it means
+    "critic_loss": "Critic loss",
+    "actor_loss": "Actor loss",
+    "q_mean": "Mean Q of the batch",
+    "td_error": "TD error",
+    "entropy": "Entropy of the policy",
+    "alpha": "Temperature alpha",
+    "mix": "Share of online rows (DSS)",
+    "interval": "Interval in steps (DTS)",
+}
+_COUNTS = {
+    "steps": "Environment steps",
+    "interventions": "Interventions",
+    "forbidden_proposals": "Forbidden actions proposed",
+    "near_misses": "Near misses proposed",
+    "forbidden_executed": "Forbidden actions executed",
+    "inevitable": "Inevitable (no action allowed)",
+    "fallbacks": "Fallbacks",
+    "unsafe_events": "Unsafe events",
+}
+
+
+def write_report(run_folder: str | os.PathLike[str]) -> Path:
+    """Write `report.html` into a run folder from the files there, and return its path."""
+    run = read_run(Path(run_folder))
+    target = run.folder / "report.html"
+    temporary = target.with_suffix(".writing")
+    try:
+        temporary.write_text(page(run), encoding="utf-8")
+        temporary.replace(target)
+    except OSError as error:
+        temporary.unlink(missing_ok=True)
+        raise GxError(f"{target} cannot be written ({error.strerror or error})") from error
+    return target
+
+
+def page(run: Run) -> str:
+    """The whole page."""
+    known = run.config | run.result
+    title = str(known.get("env") or run.folder.name)
+    about = [f"{name} {known[name]}" for name in ("preset", "guard", "seed") if name in known]
+    style = files("rlpd_gx.report").joinpath("style.css").read_text(encoding="utf-8")
+    return f"""<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<title>{escape(title)} – run report</title>
+<style>{style}</style>
+</head>
+<body>
+<header>
+<p class="eyebrow">RLPD-GX run report</p>
+<h1>{escape(title)}</h1>
+<p class="about">{escape(" · ".join(about))}</p>
+</header>
+<main>
+{"".join(f'<p class="note">{escape(note)}</p>' for note in run.notes)}
+{_headline(run)}
+{_section("Return", _returns(run))}
+{_section("Guard", _guard(run))}
+{_section("Learning", _learning(run))}
+{_section("Audit", _audit(run))}
+{_section("Run again", _again(run))}
+</main>
+</body>
+</html>
+"""
+
+
+def _headline(run: Run) -> str:
+    evaluations, training = run.of("evaluation"), run.result.get("training") or {}
+    last = evaluations[-1] if evaluations else run.result.get("evaluation") or {}
+    returns = [value for value in last.get("returns") or [] if is_number(value)]
+    steps = run.result.get("steps", run.last_step if run.rows else None)
+    unsafe = training.get("unsafe_events", _sum(run.of("episode"), "unsafe_events"))
+    moved = training.get("interventions", _sum(run.of("episode"), "interventions"))
+    if "rules" in run.config and not run.config["rules"]:
+        violations, where = None, "no rules were given"
+    else:
+        violations = _sum([training, *evaluations], "forbidden_executed")
+        where = "in training and in all evaluations" if training else "in evaluations; training has not ended"
+        where = where if violations is not None else "not counted yet"
+    seconds = run.result.get("seconds")
+    seconds = seconds.get("total") if isinstance(seconds, dict) else seconds
+    updates = run.result.get("updates")
+    tiles = [
+        (
+            "Return",
+            last.get("mean"),
+            f"{len(returns)} evaluation episodes, {number(min(returns))} to {number(max(returns))}"
+            if returns
+            else "no evaluation yet",
+        ),
+        ("Forbidden actions executed", violations, where),
+        ("Unsafe events", unsafe, _share(unsafe, steps, "per 1,000 training steps", 1_000)),
+        ("Interventions", moved, _share(moved, steps, "% of training steps", 100)),
+        ("Environment steps", steps, f"{number(updates)} updates" if is_number(updates) else ""),
+        (
+            "Time",
+            _duration(seconds) if is_number(seconds) else None,
+            "on the clock, evaluations included" if is_number(seconds) else "",
+        ),
+    ]
+    cells = "".join(
+        f'<div class="tile"><dt>{escape(name)}</dt><dd>{escape(_shown(value))}</dd><p>{escape(note)}</p></div>'
+        for name, value, note in tiles
+    )
+    return f'<dl class="tiles">{cells}</dl>'
+
+
+def _returns(run: Run) -> str:
+    dots: tuple[list[float], list[float]] = ([], [])
+    for row in run.of("evaluation"):
+        for value in row.get("returns") or []:
+            if is_number(value):
+                dots[0].append(float(row["step"]))
+                dots[1].append(float(value))
+    evaluation = [
+        Series("one evaluation episode", thinned(dots), "dots", 1),
+        Series("mean of an evaluation", run.points("evaluation", "mean"), "line", 1),
+    ]
+    episodes = run.points("episode", "return")
+    training = [
+        Series("one training episode", thinned(episodes), "dots", 2),
+        Series(f"mean of the last {_WINDOW}", binned(running_mean(episodes, _WINDOW)), "line", 2),
+    ]
+    return _figure(
+        run,
+        evaluation,
+        "Evaluation return",
+        "Whole episodes on an environment of their own: a dot for each, the line is their mean.",
+        "There is no evaluation in this run yet.",
+    ) + _figure(
+        run,
+        training,
+        "Training return",
+        f"Each training episode at the step where it ended, with the mean of the last {_WINDOW}.",
+        "No training episode has ended yet.",
+    )
+
+
+def _guard(run: Run) -> str:
+    rates = [
+        Series(name, binned(run.points("train", *columns)), "line", colour)
+        for colour, (name, columns) in enumerate(_RATES.items(), 1)
+    ]
+    events = [
+        float(r["step"])
+        for r in run.of("episode")
+        if is_number(r.get("unsafe_events")) and r["unsafe_events"]
+    ]
+    marks = Series("episode with an unsafe event", (events, [0.0] * len(events)), "marks", 4)
+    told = f"in {number(len(events))} training episodes" if events else "none in any training episode"
+    timeline = _figure(
+        run,
+        [*rates, marks],
+        "Guard timeline",
+        "Shares of the policy's proposals since the row before. Forbidden: g = 0. Near miss: allowed, but close to the "
+        f"boundary. Unsafe events: {told}.",
+        "No rates were measured: the run has no guard, or has not logged a row yet.",
+        percent=True,
+    )
+    columns: dict[str, dict[str, Any]] = {}
+    if isinstance(training := run.result.get("training"), dict):
+        columns["Training"] = training
+    if evaluations := run.of("evaluation"):
+        columns["Last evaluation"] = evaluations[-1]
+    rows = [
+        (label, *(values.get(key) for values in columns.values()))
+        for key, label in _COUNTS.items()
+        if any(key in values for values in columns.values())
+    ]
+    counts = _table(["", *columns], rows) if rows else "<p class='empty'>No counts were kept.</p>"
+    return timeline + f"<h3>Counts</h3>{counts}"
+
+
+def _learning(run: Run) -> str:
+    names = {name for row in run.of("train") for name, value in row.items() if is_number(value)}
+    names -= {"step", *(column for columns in _RATES.values() for column in columns)}
+    first = [name for name in _LEARNING if name in names]
+    more = sorted(names - set(first))
+    if not names:
+        return "<p class='empty'>No row of training metrics was logged yet.</p>"
+    size = max(1, -(-len(run.of("train")) // 400))
+    caption = "Means over the updates since the row before" + (
+        f"; each point stands for {size} rows." if size > 1 else "."
+    )
+    folded = f"<details><summary>{len(more)} more</summary>{_small(run, more)}</details>" if more else ""
+    return f'<p class="caption">{caption}</p>{_small(run, first)}{folded}'
+
+
+def _small(run: Run, names: Iterable[str]) -> str:
+    """Small charts side by side, one for each column of the training rows."""
+    figures = [
+        f"<figure><h3>{escape(_LEARNING.get(name, _words(name)))}</h3>"
+        f"{chart([Series(name, binned(run.points('train', name)))], run.last_step, width=350, height=170)}</figure>"
+        for name in names
+    ]
+    return f'<div class="grid2">{"".join(figures)}</div>'
+
+
+def _audit(run: Run) -> str:
+    audit = run.result.get("audit")
+    if not isinstance(audit, dict) or not audit:
+        return "<p class='empty'>There is no audit: the run had no guard, or has not ended.</p>"
+    return "".join(_nested("", audit))
+
+
+def _nested(title: str, values: Mapping[str, Any]) -> Iterable[str]:
+    """A table of the plain values; a table of their own for dicts, side by side where they have one form."""
+    plain = [(_words(key), value) for key, value in values.items() if not isinstance(value, dict)]
+    if title:
+        yield f"<h3>{escape(title)}</h3>"
+    if plain:
+        yield f'<div class="columns">{_table([], plain)}</div>'
+    elif not values:
+        yield "<p class='empty'>None.</p>"
+    parts = {key: value for key, value in values.items() if isinstance(value, dict)}
+    if (
+        title
+        and parts
+        and not plain
+        and not any(isinstance(v, dict) for p in parts.values() for v in p.values())
+    ):
+        fields = list(dict.fromkeys(field for part in parts.values() for field in part))
+        rows = [(key, *(part.get(field) for field in fields)) for key, part in parts.items()]
+        yield _table(["", *map(_words, fields)], rows)
+        return
+    for key, part in parts.items():
+        yield from _nested(f"{title} / {_words(key)}" if title else _words(key), part)
+
+
+def _again(run: Run) -> str:
+    config = {key: value for key, value in run.config.items() if key != "command"}
+    command = run.config.get("command")
+    told = (
+        f'<pre class="command"><code>{escape(str(command))}</code></pre>'
+        if command
+        else "<p class='empty'>The command is not known: config.json does not hold it.</p>"
+    )
+    settings = (
+        f'<div class="columns">{_table([], list(config.items()))}</div>'
+        if config
+        else "<p class='empty'>There is no config.</p>"
+    )
+    versions = (
+        f'<div class="columns">{_table([], list(run.versions.items()))}</div>'
+        if run.versions
+        else "<p class='empty'>The versions are not known.</p>"
+    )
+    return f"{told}<h3>Settings</h3>{settings}<h3>Versions</h3>{versions}"
+
+
+def _figure(
+    run: Run, series: Sequence[Series], title: str, caption: str, otherwise: str, *, percent: bool = False
+) -> str:
+    drawn = chart(series, run.last_step, percent=percent)
+    if not drawn:
+        return f"<figure><h3>{escape(title)}</h3><p class='empty'>{escape(otherwise)}</p></figure>"
+    return f"<figure><h3>{escape(title)}</h3>{legend(series)}{drawn}<figcaption>{escape(caption)}</figcaption></figure>"
+
+
+def _table(heads: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
+    """The first column names the rows; numbers are aligned to the right."""
+    names = "".join(f'<th scope="col">{escape(head)}</th>' for head in heads)
+    head = f"<thead><tr>{names}</tr></thead>" if heads else ""
+    body = "".join(
+        f'<tr><th scope="row">{escape(str(name))}</th>'
+        + "".join(
+            f'<td class="{"number" if is_number(v) else "text"}">{escape(_shown(v))}</td>' for v in values
+        )
+        + "</tr>"
+        for name, *values in rows
+    )
+    return f"<table>{head}<tbody>{body}</tbody></table>"
+
+
+def _section(title: str, content: str) -> str:
+    return f"<section><h2>{escape(title)}</h2>{content}</section>"
+
+
+def _shown(value: Any) -> str:
+    if is_number(value):
+        return number(value)
+    if value is None or value == "" or value == {} or value == []:
+        return "–"
+    if isinstance(value, list | tuple):
+        return ", ".join(map(_shown, value))
+    return {True: "yes", False: "no"}[value] if isinstance(value, bool) else str(value)
+
+
+def _words(name: str) -> str:
+    return name.replace("_", " ")
+
+
+def _sum(rows: Iterable[Mapping[str, Any]], name: str) -> int | None:
+    values = [row[name] for row in rows if is_number(row.get(name))]
+    return sum(values) if values else None
+
+
+def _share(count: Any, steps: Any, of_what: str, scale: float) -> str:
+    if not is_number(count) or not is_number(steps) or not steps:
+        return ""
+    space = "" if of_what.startswith("%") else " "
+    return f"{number(round(scale * count / steps, 3))}{space}{of_what}"
+
+
+def _duration(seconds: float) -> str:
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    if hours:
+        return f"{hours} h {minutes:02d} min"
+    return f"{minutes} min {rest:02d} s" if minutes else f"{number(round(seconds, 1))} s"

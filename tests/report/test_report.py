@@ -1,0 +1,289 @@
+import json
+import re
+from html.parser import HTMLParser
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rlpd_gx.errors import GxError
+from rlpd_gx.report import write_report
+from rlpd_gx.report.charts import Series, axis_number, binned, chart, number, running_mean, thinned, ticks
+
+VOID = {"meta", "line", "circle", "path", "polyline"}
+
+
+class Page(HTMLParser):
+    """The text of a page by place, refusing tags that do not match."""
+
+    def __init__(self, html: str):
+        super().__init__()
+        self.open: list[str] = []
+        self.tags: list[tuple[str, dict]] = []
+        self.texts: list[tuple[tuple[str, ...], str]] = []
+        self.feed(html)
+        self.close()
+        assert self.open == []
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append((tag, dict(attrs)))
+        if tag not in VOID or tag == "path":
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag, attrs):
+        self.tags.append((tag, dict(attrs)))
+
+    def handle_endtag(self, tag):
+        if tag in VOID and tag not in self.open[-1:]:
+            return
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        if data.strip():
+            self.texts.append((tuple(self.open), data.strip()))
+
+    def text(self, tag: str | None = None) -> str:
+        return "\n".join(text for path, text in self.texts if tag is None or tag in path)
+
+    def tiles(self) -> dict[str, str]:
+        names = [text for path, text in self.texts if path[-1:] == ("dt",)]
+        values = [text for path, text in self.texts if path[-1:] == ("dd",)]
+        return dict(zip(names, values, strict=True))
+
+
+CONFIG = {
+    "env": "Hopper-v5",
+    "preset": "rlpd-gx",
+    "rules": "rlpd_gx.envs.mujoco:power",
+    "seed": 3,
+    "hidden_sizes": [256, 256],
+    "layer_norm": True,
+    "command": "rlpd-gx train --env Hopper-v5 --out 'runs/<b> & \"c\"'",
+}
+COUNTS = {"steps": 4000, "interventions": 321, "forbidden_proposals": 300, "near_misses": 17}
+EVALUATION = COUNTS | {"steps": 77, "forbidden_executed": 0, "returns": [1234.5, 1300.0], "mean": 1267.25}
+RESULT = {
+    "env": "Hopper-v5",
+    "steps": 4000,
+    "updates": 81234,
+    "training": COUNTS | {"forbidden_executed": 0, "unsafe_events": 12},
+    "evaluation": EVALUATION,
+    "audit": {
+        "proposals": 4000,
+        "largest_distance": 0.98765,
+        "rules": {"power": {"blocked": 41, "depth": 1.5}, "sine": {"blocked": 43}},
+        "reasons": {},
+    },
+    "seconds": {"total": 3725.4},
+}
+
+
+def train_row(step: int) -> dict:
+    rates = {"interventions_rate": 0.08, "forbidden_proposals_rate": 0.07, "near_misses_rate": 0.01}
+    return {
+        "kind": "train",
+        "step": step,
+        "critic_loss": 2.0 / step,
+        "q_mean": step / 7,
+        "odd_one": 1.0,
+    } | rates
+
+
+ROWS = [
+    *(train_row(step) for step in range(100, 4001, 100)),
+    *(
+        {"kind": "episode", "step": step, "lane": 0, "return": step / 3, "unsafe_events": int(step == 1500)}
+        for step in range(50, 4001, 50)
+    ),
+    *({"kind": "evaluation", "step": step, **EVALUATION} for step in (2000, 4000)),
+]
+
+
+def write(folder, config=CONFIG, result=RESULT, rows=ROWS, versions=None):
+    """A run folder; None leaves a file out."""
+    files = {"config.json": config, "result.json": result, "versions.json": versions or {"torch": "9.8.7"}}
+    for name, value in files.items():
+        if value is not None:
+            (folder / name).write_text(json.dumps(value))
+    if rows is not None:
+        (folder / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return folder
+
+
+def page(folder) -> Page:
+    path = write_report(folder)
+    assert path == folder / "report.html"
+    return Page(path.read_text())
+
+
+def test_the_figures_of_a_run_are_on_its_page(tmp_path):
+    found = page(write(tmp_path))
+    assert found.tiles() == {
+        "Return": "1,267.2",
+        "Forbidden actions executed": "0",
+        "Unsafe events": "12",
+        "Interventions": "321",
+        "Environment steps": "4,000",
+        "Time": "1 h 02 min",
+    }
+    text = found.text()
+    for told in (
+        "2 evaluation episodes, 1,234.5 to 1,300",
+        "3 per 1,000 training steps",
+        "8.025% of training steps",
+        "81,234 updates",
+        "in 1 training episodes",
+        "0.9877",
+        "256, 256",
+        "9.8.7",
+        CONFIG["command"],
+    ):
+        assert told in text
+    assert found.text("h1") == "Hopper-v5"
+    assert found.text("pre") == CONFIG["command"]  # escaped, so that it can be copied as it was typed
+    assert {"Critic loss", "Mean Q of the batch", "odd one", "Guard timeline"} <= set(
+        found.text("h3").split("\n")
+    )
+    rows = re.findall(
+        r"<tr><th scope=\"row\">(power|sine)</th>(.*?)</tr>", (tmp_path / "report.html").read_text()
+    )
+    assert [(name, re.findall(r">([^<]+)</td>", cells)) for name, cells in rows] == [
+        ("power", ["41", "1.5"]),
+        ("sine", ["43", "–"]),
+    ]
+
+
+def test_curves_have_their_points(tmp_path):
+    found = page(write(tmp_path))
+    dots = [attrs for tag, attrs in found.tags if tag == "circle" and attrs["r"] == "2.6"]
+    assert len(dots) == 2 * 2 + 80
+    lines = [attrs["points"].split() for tag, attrs in found.tags if tag == "polyline"]
+    assert sorted({len(line) for line in lines}) == [2, 40, 80]
+    marks = [text for path, text in found.texts if "path" in path]
+    assert marks == ["step 1,500"]
+
+
+def test_the_page_needs_nothing_else(tmp_path):
+    found = page(write(tmp_path))
+    tags = {tag for tag, _ in found.tags}
+    assert not tags & {"script", "link", "img", "iframe"}
+    assert not any(name in attrs for _, attrs in found.tags for name in ("src", "href", "onload", "onclick"))
+    html = (tmp_path / "report.html").read_text()
+    assert "http" not in html
+    assert "prefers-color-scheme: dark" in html
+    assert list(tmp_path.glob("*.writing")) == []
+
+
+def test_everything_is_escaped(tmp_path):
+    evil = "<script>alert('&\"')</script>"
+    config = {"env": evil, evil: evil, "command": evil, "preset": evil}
+    result = {"audit": {evil: evil, "rules": {evil: {evil: 1}}}, "guard": evil}
+    rows = [{"kind": "train", "step": 1, evil: 2.0}, {"kind": evil, "step": 1}]
+    found = page(write(tmp_path, config, result, rows, {evil: evil}))
+    assert "script" not in {tag for tag, _ in found.tags}
+    assert found.text().count(evil) >= 9
+    assert f"{evil}: 1 points from 2 to 2" in [attrs.get("aria-label") for _, attrs in found.tags]
+
+
+def test_what_is_missing_is_said(tmp_path):
+    found = page(write(tmp_path, config=None, result=None, rows=[], versions={"a": 1}))
+    text = found.text()
+    for sentence in (
+        "config.json is not there.",
+        "result.json is not there: the run has not ended yet, or was stopped. Figures are those so far.",
+        "There is no evaluation in this run yet.",
+        "No training episode has ended yet.",
+        "No rates were measured",
+        "No row of training metrics was logged yet.",
+        "There is no audit",
+        "The command is not known",
+        "There is no config.",
+    ):
+        assert sentence in text
+    assert "polyline" not in {tag for tag, _ in found.tags}
+    assert set(found.tiles().values()) == {"–"}
+    with pytest.raises(GxError, match="absent holds no run"):
+        write_report(tmp_path / "absent")
+
+
+def test_a_run_that_was_stopped_is_shown_as_far_as_it_went(tmp_path):
+    write(tmp_path, result=None)
+    with (tmp_path / "metrics.jsonl").open("a") as file:
+        file.write('{"kind": "train", "step": 41')
+    (tmp_path / "versions.json").write_text("{")
+    found = page(tmp_path)
+    assert found.tiles()["Environment steps"] == "4,000"
+    assert found.tiles()["Unsafe events"] == "1"
+    text = found.text()
+    assert "in evaluations; training has not ended" in text
+    assert "1 of 123 lines of metrics.jsonl cannot be read, and were left out." in text
+    assert "versions.json cannot be read" in text
+
+
+def test_without_rules_nothing_is_claimed_about_them(tmp_path):
+    found = page(write(tmp_path, config=CONFIG | {"rules": ""}))
+    assert found.tiles()["Forbidden actions executed"] == "–"
+    assert "no rules were given" in found.text()
+
+
+@given(
+    low=st.floats(-1e300, 1e300),
+    high=st.floats(-1e300, 1e300),
+    count=st.integers(2, 8),
+    percent=st.booleans(),
+)
+def test_ticks_are_round_and_cover_the_range(low, high, count, percent):
+    low, high = sorted((low, high))
+    found = ticks(low, high, count)
+    step = found[1] - found[0]
+    assert found[0] <= low + 1e-6 * step
+    assert found[-1] >= high - 1e-6 * step
+    assert 2 <= len(found) <= count + 3
+    if step > 1e-4 * max(map(abs, found)) and not percent:
+        assert len({axis_number(tick, found) for tick in found}) == len(found)
+
+
+@pytest.mark.parametrize(
+    ("among", "percent", "told"),
+    [
+        ([0, 5_000, 10_000, 15_000], False, ["0", "5k", "10k", "15k"]),
+        ([0, 2_500, 5_000], False, ["0", "2,500", "5,000"]),
+        ([-0.5, 0.0, 0.5], False, ["-0.5", "0.0", "0.5"]),
+        ([0, 2.5e6], False, ["0", "2.5M"]),
+        ([0, 0.025, 0.05], True, ["0.0%", "2.5%", "5.0%"]),
+        ([0, 2e-5], False, ["0", "2e-05"]),
+    ],
+)
+def test_ticks_read_well(among, percent, told):
+    assert [axis_number(tick, among, percent) for tick in among] == told
+
+
+@given(st.lists(st.tuples(st.integers(0, 10**6), st.floats(-1e9, 1e9)), min_size=1, max_size=60))
+def test_all_points_lie_inside_the_picture(points):
+    series = Series("x", ([float(step) for step, _ in points], [value for _, value in points]), "dots")
+    drawn = chart([series], 10**6, width=700, height=260)
+    spots = re.findall(r'<circle cx="([-\d.]+)" cy="([-\d.]+)"', drawn)
+    assert len(spots) == len(points)
+    assert all(58 <= float(x) <= 686 and 11.9 <= float(y) <= 218.1 for x, y in spots)
+
+
+def test_long_series_are_shortened_honestly():
+    points = ([float(n) for n in range(1000)], [float(n % 2) for n in range(1000)])
+    steps, values = binned(points, 400)
+    assert len(steps) == 334
+    assert values[0] == pytest.approx(1 / 3)
+    assert sum(v * 3 for v in values[:-1]) + values[-1] == pytest.approx(500)
+    assert len(thinned(points, 300)[0]) == 250
+    assert running_mean(([1.0, 2.0, 3.0], [3.0, 5.0, 10.0]), 2)[1] == [3.0, 4.0, 7.5]
+    assert [number(n) for n in (1234567, 0.123456, 12345.678, -3.0)] == [
+        "1,234,567",
+        "0.1235",
+        "12,345.7",
+        "-3",
+    ]
+
+
+def test_rates_of_zero_are_drawn_at_the_bottom():
+    drawn = chart([Series("x", ([1.0, 2.0], [0.0, 0.0]))], 2, percent=True)
+    assert re.findall(r'y="[^"]*">([^<]*%)<', drawn)[0] == "0.0%"
+    assert "-" not in re.sub(r"<svg[^>]*>|stroke-[a-z]*", "", drawn).replace("environment steps", "")
