@@ -1,0 +1,144 @@
+"""What we know of each game: its unsafe event, and how dying shows in RAM before the event is counted.
+
+Numbers were measured with `rlpd-gx atari find-flags all`; results/atari-flags.json holds them all.
+"""
+
+import re
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from rlpd_gx.errors import GxError
+from rlpd_gx.types import Array
+
+LIFE_LOST, NEGATIVE_REWARD, KNOCKED_BACK = "life lost", "negative reward", "knocked back"
+# Freeway: 0 while the chicken walks; a car sets it to about 91, from where it counts down while the chicken is
+# pushed back and held. Seen in 500 steps of UP and 600 of mostly UP beside the chicken's height, [14].
+FREEWAY_STUN = 106
+
+
+@dataclass(frozen=True)
+class Flag:
+    """A condition on RAM: the byte at `address` is one of `values`, which are in order."""
+
+    address: int
+    values: tuple[int, ...]
+
+    def __call__(self, ram: Array) -> bool:
+        """Whether it holds in one RAM image [128]."""
+        return int(ram[self.address]) in self.values
+
+    @property
+    def spans(self) -> list[tuple[int, int]]:
+        """The values as unbroken runs, (first, last)."""
+        runs: list[tuple[int, int]] = []
+        for value in self.values:
+            if runs and runs[-1][1] == value - 1:
+                runs[-1] = (runs[-1][0], value)
+            else:
+                runs.append((value, value))
+        return runs
+
+    def __str__(self) -> str:
+        runs = [f"{first}" if first == last else f"{first}-{last}" for first, last in self.spans]
+        return f"[{self.address}] = {', '.join(runs)}"
+
+
+def span(first: int, last: int) -> tuple[int, ...]:
+    """All values from the first to the last."""
+    return tuple(range(first, last + 1))
+
+
+class Moment(NamedTuple):
+    """What events are told from: RAM [128], the lives left, and whether the game is over."""
+
+    ram: Array
+    lives: int
+    game_over: bool
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """Measurements behind a row of the table, copied from results/atari-flags.json."""
+
+    precision: float = 0.0  # share of flagged steps that the event followed
+    recall: float = 0.0  # share of events that were flagged
+    events: int = 0  # seen in all, half of them fresh for the check
+    lag_steps: float = 0.0  # median, from the event being certain to its being counted
+
+
+@dataclass(frozen=True)
+class Game:
+    """One game, and what counts as unsafe in it."""
+
+    name: str
+    actions: int  # in the minimal set
+    event: str = LIFE_LOST
+    end_counts: bool = True  # the last life shows as the end of the game; if not, it was counted before
+    dying: tuple[Flag, ...] = ()  # any of them; empty where none was found
+    depth: int = 0  # steps to look ahead
+    evidence: Evidence = Evidence()
+
+    @property
+    def rom(self) -> str:
+        """The file name the emulator knows it by: KungFuMaster is kung_fu_master."""
+        return re.sub(r"(?<!^)(?=[A-Z])", "_", self.name).lower()
+
+    def unsafe(self, before: Moment, after: Moment, worst_reward: float) -> bool:
+        """Whether the unsafe event happened in a step, `worst_reward` being the lowest of its frames."""
+        if self.event == LIFE_LOST:  # falling only: some counters also rise
+            return self.end_counts if after.game_over else after.lives < before.lives
+        if self.event == NEGATIVE_REWARD:
+            return worst_reward < 0
+        return bool(after.ram[FREEWAY_STUN] > before.ram[FREEWAY_STUN])
+
+    def is_dying(self, ram: Array) -> bool:
+        """Whether RAM [128] shows that the event is already certain."""
+        return any(flag(ram) for flag in self.dying)
+
+
+_TABLE = (
+    Game("Alien", 18, dying=(Flag(102, (3,)),), depth=6, evidence=Evidence(1.0, 1.0, 189, 15)),
+    Game("Amidar", 10, end_counts=False, depth=11, evidence=Evidence(events=193, lag_steps=2.5)),
+    Game(
+        "Assault", 7, dying=(Flag(23, span(128, 143)),), depth=7, evidence=Evidence(0.9881, 0.9884, 168, 16)
+    ),
+    Game("Asterix", 9, dying=(Flag(69, (1,)),), depth=5, evidence=Evidence(1.0, 1.0, 200, 32)),
+    Game("BankHeist", 18, dying=(Flag(23, (253,)),), depth=6, evidence=Evidence(1.0, 1.0, 200, 51)),
+    Game("BattleZone", 18, depth=13, evidence=Evidence(events=156, lag_steps=2)),
+    Game("Boxing", 18, NEGATIVE_REWARD, depth=7, evidence=Evidence(events=200, lag_steps=2)),
+    Game(
+        "Breakout",
+        4,
+        dying=(Flag(101, (161, 165, 167, 171, 173, *span(177, 179), *span(181, 208))),),
+        depth=11,
+        evidence=Evidence(0.9774, 1.0, 200, 10),
+    ),
+    Game("ChopperCommand", 18),
+    Game("CrazyClimber", 9),
+    Game("DemonAttack", 6),
+    Game("Freeway", 3, KNOCKED_BACK),
+    Game("Frostbite", 18),
+    Game("Gopher", 8),
+    Game("Hero", 18),
+    Game("Jamesbond", 18),
+    Game("Kangaroo", 18),
+    Game("Krull", 18),
+    Game("KungFuMaster", 14),
+    Game("MsPacman", 9),
+    Game("Pong", 6, NEGATIVE_REWARD),
+    Game("PrivateEye", 18, NEGATIVE_REWARD),
+    Game("Qbert", 6),
+    Game("RoadRunner", 18),
+    Game("Seaquest", 18),
+    Game("UpNDown", 6),
+)
+GAMES: dict[str, Game] = {game.name: game for game in _TABLE}
+
+
+def find_game(name: str) -> Game:
+    """The game of that name; case and underscores do not matter."""
+    plain = name.replace("_", "").lower()
+    for game in _TABLE:
+        if game.name.lower() == plain:
+            return game
+    raise GxError(f"{name!r} is not one of the 26 Atari games; there are {', '.join(GAMES)}")
