@@ -5,7 +5,7 @@ import sys
 
 import typer
 
-from rlpd_gx.cli import atari, data, theory
+from rlpd_gx.cli import atari, data, theory, train
 from rlpd_gx.cli.collect import collect
 from rlpd_gx.cli.guard import guard
 from rlpd_gx.errors import GxError
@@ -16,6 +16,8 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
+app.command()(train.with_flags(train.train))
+app.command()(train.evaluate)
 app.command()(guard)
 app.add_typer(theory.app, name="theory")
 app.add_typer(data.app, name="data")

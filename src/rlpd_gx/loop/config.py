@@ -62,13 +62,13 @@ class RunConfig:
     """Of everything random in the run."""
     device: str = "auto"
     """cpu, cuda, mps, or auto: the best there is."""
-    threads: int = 0
-    """Threads of torch; 0 leaves torch's own choice. Equal threads give equal numbers."""
+    threads: int = 1
+    """Threads of torch; equal threads give equal numbers. More help only on a machine with idle cores."""
     tensorboard: bool = True
     """Write TensorBoard files too, where that package is installed."""
 
     def __post_init__(self) -> None:
-        _positive(self, "lanes", "evaluation_episodes", "checkpoint_every", "log_every")
+        _positive(self, "lanes", "threads", "evaluation_episodes", "checkpoint_every", "log_every")
         if not 0 <= self.complete_share <= 1:
             raise GxError(f"complete_share is a share, not {self.complete_share}")
 

@@ -101,7 +101,7 @@ def _restore_lane(trainer: Trainer, lane: Lane, saved: dict[str, Any]) -> list[s
     if saved["environment"] is not None:
         snapshots.restore(lane.env, saved["environment"])
         observation = saved["observation"]
-        lane.observation = observation[""] if "" in observation else observation
+        lane.observation = observation.get("", observation)
         for name, value in saved["counts"].items():
             setattr(lane, name, value)
         return []

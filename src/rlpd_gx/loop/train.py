@@ -42,8 +42,7 @@ class Trainer:
     def __init__(self, task: Task, folder: RunFolder, watchers: tuple[Watcher, ...] = ()) -> None:
         run, data = task.config.run, task.config.data
         self.task, self.folder, self.watchers = task, folder, watchers
-        if run.threads:
-            torch.set_num_threads(run.threads)
+        torch.set_num_threads(run.threads)
         self.learner = task.learner()
         offline = task.offline
         self.online = Ring(task.layout, min(data.capacity, run.steps * 2 + 2 * run.lanes), run.lanes)

@@ -1,0 +1,149 @@
+"""Hopper-v5 under `sum max(w_i a_i, 0) <= 10`: RLPD-GX beside behaviour cloning and RLPD without a guard.
+
+    python -m rlpd_gx.experiments.hopper run --data hopper-v5-ladder.hdf5 --preset rlpd-gx --seed 0
+    python -m rlpd_gx.experiments.hopper table
+
+Violations are counted below the guard, by a wrapper that knows nothing of it: `CountedHopper-v5` computes the
+constraint anew from the simulator's velocities for every action that reaches the simulator.
+"""
+
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+import gymnasium as gym
+import numpy as np
+import typer
+
+LIMIT, TOLERANCE = 10.0, 1e-6
+RESULTS = Path("results/hopper")
+BUDGET: dict[
+    str, Any
+] = {  # what all presets share, so that the guard is the difference; see results/hopper.txt
+    "ensemble_size": 2,
+    "target_subset": 2,
+    "updates_per_step": 5,
+    "initial_temperature": 0.1,
+    "backup_entropy": "none",
+}
+
+
+class CountedHopper(gym.Wrapper):
+    """Counts the executed actions that break the constraint; `info["outside_violation"]` tells of each."""
+
+    def __init__(self, env: gym.Env) -> None:
+        super().__init__(env)
+        self.executed, self.violations, self.largest = 0, 0, 0.0
+
+    def step(self, action: Any) -> Any:
+        """Look at the action as it reaches the simulator."""
+        velocity = np.asarray(self.unwrapped.data.qvel[3:6], np.float64)  # type: ignore[attr-defined]
+        power = float(np.maximum(velocity * np.asarray(action, np.float64), 0.0).sum())
+        self.executed += 1
+        self.violations += power > LIMIT * (1 + TOLERANCE)
+        self.largest = max(self.largest, power)
+        return self.env.step(action)
+
+    def snapshot(self) -> dict[str, Any]:
+        """The counts, so that they survive a resumed run."""
+        return {"executed": self.executed, "violations": self.violations, "largest": self.largest}
+
+    def restore(self, snapshot: dict[str, Any]) -> None:
+        """Go on counting."""
+        self.executed, self.violations = snapshot["executed"], snapshot["violations"]
+        self.largest = snapshot["largest"]
+
+
+def _make(**kwargs: Any) -> gym.Env:
+    return CountedHopper(gym.make("Hopper-v5", **kwargs))
+
+
+gym.register("CountedHopper-v5", _make)
+
+app = typer.Typer(help=__doc__, no_args_is_help=True, pretty_exceptions_enable=False)
+
+
+@app.command()
+def run(
+    data: Annotated[Path, typer.Option(help="hopper-v5-ladder.hdf5.")],
+    preset: Annotated[str, typer.Option(help="rlpd-gx, rlpd or clone.")] = "rlpd-gx",
+    seed: Annotated[int, typer.Option()] = 0,
+    out: Annotated[Path, typer.Option(help="Where run folders go.")] = Path("runs"),
+    steps: Annotated[int, typer.Option()] = 20_000,
+) -> None:
+    """Train (or go on with) one run and write results/hopper/PRESET-SEED.json."""
+    from rlpd_gx.loop.resume import Saver, resume
+    from rlpd_gx.loop.run_folder import RunFolder
+    from rlpd_gx.loop.task import Task
+    from rlpd_gx.loop.train import Trainer
+
+    folder = out / f"hopper-{preset}-{seed}"
+    if (folder / "config.json").exists():
+        trainer, save, notes = resume(folder)
+        print(*notes, sep="\n")
+    else:
+        config = settings(data, preset, seed, steps)
+        trainer = Trainer(Task(config), RunFolder.create(folder, config, _command(preset, seed, steps)))
+        save = Saver(trainer.folder)
+        trainer.begin()
+        save(trainer)
+    result = trainer.train(save)
+    lanes = [*trainer.lanes.lanes, *trainer.evaluation_lane.lanes]
+    counted = [_counter(lane.env).snapshot() for lane in lanes]
+    RESULTS.mkdir(parents=True, exist_ok=True)
+    summary = {"command": _command(preset, seed, steps), **result}
+    summary["counted_outside"] = {"training": counted[0], "evaluation": counted[-1]}
+    (RESULTS / f"{preset}-{seed}.json").write_text(json.dumps(summary, indent=1) + "\n")
+
+
+def settings(data: Path, preset: str, seed: int, steps: int) -> Any:
+    """The config of a run."""
+    from rlpd_gx.loop import presets
+
+    values = BUDGET | {
+        "env": f"{__name__}:CountedHopper-v5",
+        "rules": "rlpd_gx.envs.mujoco:power",
+        "offline": str(data),
+        "offline_where": ["behaviour_iteration <= 20"],
+        "offline_state": "rlpd_gx.envs.mujoco:stored_joint_state",
+        "seed": seed,
+        "steps": steps,
+        "evaluation_episodes": 10,
+    }
+    if preset == "clone":
+        values |= {"steps": 0, "warm_start_updates": 20_000, "updates_per_step": 1}
+    return presets.preset(preset).with_values(values, "experiment")
+
+
+@app.command()
+def table() -> None:
+    """What the runs in results/hopper came to."""
+    for file in sorted(RESULTS.glob("*.json")):
+        found = json.loads(file.read_text())
+        returns = np.array(found["evaluation"]["returns"])
+        outside, inside = found["counted_outside"]["training"], found["counted_outside"]["evaluation"]
+        print(
+            f"{file.stem:14} return {returns.mean():7.1f} (of {len(returns)} episodes: {returns.min():.0f} to "
+            f"{returns.max():.0f}); broken in training {outside['violations']:,} of {outside['executed']:,} steps, "
+            f"in evaluation {inside['violations']:,} of {inside['executed']:,}; largest power "
+            f"{max(outside['largest'], inside['largest']):.4f}"
+        )
+
+
+def _command(preset: str, seed: int, steps: int) -> str:
+    return (
+        "python -m rlpd_gx.experiments.hopper run --data hopper-v5-ladder.hdf5 "
+        f"--preset {preset} --seed {seed} --steps {steps}"
+    )
+
+
+def _counter(env: gym.Env) -> CountedHopper:
+    while not isinstance(env, CountedHopper):
+        env = env.env  # type: ignore[attr-defined]
+    return env
+
+
+if __name__ == "__main__":
+    from rlpd_gx.experiments.hopper import app as registered  # as a module, so that its name is the one above
+
+    registered()
