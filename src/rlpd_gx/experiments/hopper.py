@@ -23,6 +23,7 @@ BUDGET: dict[
     "ensemble_size": 2,
     "target_subset": 2,
     "updates_per_step": 4,
+    "mix": "constant",
     "batch_size": 128,
     "initial_temperature": 0.1,
     "backup_entropy": "none",
