@@ -25,8 +25,7 @@ $(INSTALLED): pyproject.toml constraints.txt
 	@touch $@
 
 run: $(INSTALLED)
-	@$(BIN)/rlpd-gx guard --env Walker2d-v5 --rules rlpd_gx.envs.mujoco:power_and_bent_joints \
-	  --episodes 20 --compare
+	@$(BIN)/rlpd-gx train --config examples/hopper.yaml --compare
 
 test: $(INSTALLED)
 	$(BIN)/python -m pytest -m "not long"

@@ -1,6 +1,7 @@
 """`rlpd-gx train` and `rlpd-gx evaluate`."""
 
 import inspect
+import itertools
 import shlex
 import sys
 from collections.abc import Callable
@@ -12,19 +13,27 @@ import typer
 from rlpd_gx.errors import GxError
 
 PANELS = {"run": "Task, guard and length", "data": "Batches", "learner": "Learner"}
-Out = Annotated[Path | None, typer.Option(help="Folder of the run [default: runs/ENV-PRESET-SEED].")]
+Out = Annotated[Path | None, typer.Option(help="Folder of the run (if not given: a new one in runs/).")]
 Preset = Annotated[
     str | None,
     typer.Option(
-        help="rlpd-gx, paper, rlpd, sac, no-guardian, no-guarded-backup, no-dts, no-dss, clone. [default: rlpd-gx]"
+        help="rlpd-gx, paper, rlpd, sac, no-guardian, no-guarded-backup, no-dts, no-dss, clone (default rlpd-gx)."
     ),
 ]
 ConfigFile = Annotated[Path | None, typer.Option("--config", help="Settings in a YAML, TOML or JSON file.")]
 Resume = Annotated[Path | None, typer.Option(help="Go on with the run in this folder.")]
+Compare = Annotated[
+    bool, typer.Option("--compare", help="Then train with the same budget without a guard, for comparison.")
+]
 
 
 def train(
-    out: Path | None, preset: str | None, config: Path | None, resume: Path | None, **flags: Any
+    out: Path | None,
+    preset: str | None,
+    config: Path | None,
+    resume: Path | None,
+    compare: bool,
+    **flags: Any,
 ) -> None:
     """Train a policy that never executes a forbidden action.
 
@@ -38,15 +47,27 @@ def train(
                 [*(f"--{n.replace('_', '-')}" for n in given), *(["--preset"] if preset else [])]
             )
             raise GxError(f"--resume goes on with the config of that run; leave out {said or '--config'}")
-        _run(resume, None)
+        _finish([_run(resume, None)], [resume])
         return
     settings = _config(preset, config, given)
     if not settings.run.env:
         raise GxError("say which environment: --env Hopper-v5, for example")
-    if out is None:
-        name = settings.run.env.replace("/", "-").replace(":", "-")
-        out = Path("runs") / f"{name}-{settings.preset}-{settings.run.seed}"
-    _run(out, settings)
+    out = out or _new_folder(settings)
+    runs = {out: settings}
+    if compare:
+        if not settings.run.rules:
+            raise GxError("--compare leaves the guard out, and there is none: give --rules")
+        bare = settings.with_values({"guard": "none", "backup": "none", "actor": "raw"}, "--compare")
+        runs[out.with_name(f"{out.name}-unguarded")] = bare
+    _finish([_run(path, config) for path, config in runs.items()], list(runs))
+
+
+def _new_folder(settings: Any) -> Path:
+    """A folder in runs/ that does not exist yet."""
+    environment = settings.run.env.rpartition(":")[2].replace("/", "-")
+    name = f"{environment}-{settings.preset}-seed{settings.run.seed}"
+    candidates = (Path("runs") / (name if n == 1 else f"{name}-{n}") for n in itertools.count(1))
+    return next(path for path in candidates if not path.exists())
 
 
 def _config(preset: str | None, file: Path | None, given: dict[str, Any]) -> Any:
@@ -58,7 +79,7 @@ def _config(preset: str | None, file: Path | None, given: dict[str, Any]) -> Any
     return config.with_values(values, str(file)).with_values(given, "command line")
 
 
-def _run(path: Path, config: Any) -> None:
+def _run(path: Path, config: Any) -> dict[str, Any]:
     from rich.console import Console
 
     from rlpd_gx.loop.progress import ProgressLine
@@ -66,7 +87,6 @@ def _run(path: Path, config: Any) -> None:
     from rlpd_gx.loop.run_folder import RunFolder
     from rlpd_gx.loop.task import Task
     from rlpd_gx.loop.train import Stopped, Trainer
-    from rlpd_gx.report import write_report
 
     console = Console(stderr=True)
     if config is None:
@@ -86,13 +106,22 @@ def _run(path: Path, config: Any) -> None:
     trainer.watchers = (line, *_tensorboard(trainer))
     try:
         with line:
-            result = trainer.train(save)
+            return trainer.train(save)
     except Stopped as stop:
         console.print(f"{stop}; go on with: rlpd-gx train --resume {path}", soft_wrap=True)
         raise typer.Exit(128 + stop.number) from None
-    report = write_report(path)
-    Console().print(summary(result))
-    Console().print(f"Report: {report}", soft_wrap=True)
+
+
+def _finish(results: list[dict[str, Any]], paths: list[Path]) -> None:
+    """Reports, and the table of all results."""
+    from rich.console import Console
+
+    from rlpd_gx.report import write_report
+
+    console = Console()
+    console.print(summary(results))
+    for path in paths:
+        console.print(f"Report: {write_report(path)}", soft_wrap=True)
 
 
 def _check(task: Any) -> None:
@@ -113,22 +142,24 @@ def _tensorboard(trainer: Any) -> tuple[Any, ...]:
     return (TensorBoard(trainer.folder.path, trainer.step),)
 
 
-def summary(result: dict[str, Any]) -> Any:
-    """The result of a run as a table."""
+def summary(results: list[dict[str, Any]]) -> Any:
+    """The results of runs as a table."""
     from rich.table import Table
 
-    evaluation, training = result["evaluation"], result["training"]
-    table = Table(
-        title=f"{result['env']}, {result['preset']}, guard: {result['guard']}", title_justify="left"
+    first = results[0]
+    table = Table(title=f"{first['env']}, {first['preset']}, seed {first['seed']}", title_justify="left")
+    for name in ("guard", "phase", "return", "steps", "moved", "forbidden", "unsafe"):
+        table.add_column(name, justify="left" if name in ("guard", "phase") else "right")
+    for result in results:
+        for phase in ("training", "evaluation"):
+            counts = result[phase]
+            score = f"{counts['mean']:.1f}" if "mean" in counts else ""
+            moved = counts["interventions"] if result["guard"] == "guardian" else 0
+            cells = [counts["steps"], moved, counts["forbidden_executed"], counts["unsafe_events"]]
+            table.add_row(result["guard"], phase, score, *(f"{cell:,}" for cell in cells))
+    table.caption = (
+        "moved: by the Guardian; forbidden: executed although the rules forbid it; unsafe: events seen"
     )
-    for name in ("", "return", "steps", "interventions", "forbidden executed", "unsafe events"):
-        table.add_column(name, justify="left" if not name else "right")
-    for name, counts, score in (
-        ("training", training, ""),
-        (f"evaluation ({len(evaluation['returns'])} episodes)", evaluation, f"{evaluation['mean']:.1f}"),
-    ):
-        cells = [f"{counts[k]:,}" for k in ("steps", "interventions", "forbidden_executed", "unsafe_events")]
-        table.add_row(name, score, *cells)
     return table
 
 
@@ -161,11 +192,12 @@ def with_flags(command: Callable[..., None]) -> Callable[..., None]:
         return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
 
     parameters = [
-        option("out", Out), option("preset", Preset), option("config", ConfigFile), option("resume", Resume)
+        option("out", Out), option("preset", Preset), option("config", ConfigFile), option("resume", Resume),
+        inspect.Parameter("compare", inspect.Parameter.KEYWORD_ONLY, default=False, annotation=Compare),
     ]  # fmt: skip
     for field in FIELDS.values():
         default = field.default if field.default not in ("", (), {}) else None
-        shown = f"{field.help}" + ("" if default is None else f" [default: {_shown(default)}]")
+        shown = f"{field.help}" + ("" if default is None else f" (default {_shown(default)})")
         info = typer.Option(help=shown, rich_help_panel=PANELS[field.section], show_default=False)
         parameters.append(option(field.name, Annotated[_flag_type(field.type) | None, info]))
 

@@ -29,7 +29,7 @@ class RunConfig:
     guard: Literal["guardian", "none"] = "guardian"
     """Enforce the rules, or only watch what they would have blocked."""
     rules_state: str = ""
-    """module:callable (env, observation, info) -> what rules read [default: `state` of the rules' module]."""
+    """module:callable (env, observation, info) -> what rules read (if not given: `state` of the rules' module)."""
     offline: str = ""
     """Offline data: a file or folder in any known format."""
     offline_where: tuple[str, ...] = ()
