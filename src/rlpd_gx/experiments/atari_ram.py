@@ -1,0 +1,115 @@
+"""Atari from RAM on one core: Pong with offline data beside behaviour cloning, Boxing without, Freeway with a script.
+
+    python -m rlpd_gx.experiments.atari_ram run pong --data pong-actions.json.gz --seed 0
+    python -m rlpd_gx.experiments.atari_ram run pong-clone --data pong-actions.json.gz --seed 0
+    python -m rlpd_gx.experiments.atari_ram run boxing --seed 0
+    rlpd-gx collect --env ALE/Freeway-v5 --policy rlpd_gx.experiments.atari_ram:mostly_up --epsilon 0.3 \\
+        --episodes 8 --format action-log --out freeway.json.gz
+    python -m rlpd_gx.experiments.atari_ram run freeway --data freeway.json.gz --seed 0
+    python -m rlpd_gx.experiments.atari_ram table
+
+No rules here: these runs say what the Learner is worth by itself. Scores are of whole games with no-op starts, the
+policy sampled.
+"""
+
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+import typer
+
+RESULTS = Path("results/atari-ram")
+COMMON: dict[str, Any] = {
+    "guard": "none",
+    "backup": "none",
+    "actor": "raw",
+    "env_kwargs": {"clip_rewards": True},
+    "ensemble_size": 3,
+    "hidden_sizes": "256,256",
+    "batch_size": 128,
+    "updates_per_step": 1,
+    "update_every": 2,
+    "learning_starts": 1_000,
+    "random_steps": 1_000,
+    "sampler": "span",
+    "interval_low": 3,
+    "interval_high": 3,
+    "initial_temperature": 0.05,
+    "entropy_fraction": 0.2,
+    "evaluation_policy": "sample",
+    "evaluation_episodes": 5,
+    "evaluate_every": 10_000,
+    "checkpoint_every": 10_000,
+    "log_every": 1_000,
+}
+OFFLINE: dict[str, Any] = {"mix": "constant", "mix_high": 0.5, "random_steps": 0, "clone_weight": 0.1}
+CLONE: dict[str, Any] = {"objective": "clone", "steps": 0, "warm_start_updates": 20_000}
+TASKS: dict[str, dict[str, Any]] = {
+    "pong": {"env": "Atari/Pong-ram", "steps": 50_000, **OFFLINE},
+    "pong-clone": {"env": "Atari/Pong-ram", **OFFLINE, **CLONE},
+    "boxing": {"env": "Atari/Boxing-ram", "steps": 100_000},
+    "freeway": {"env": "Atari/Freeway-ram", "steps": 50_000, **OFFLINE},
+    "freeway-clone": {"env": "Atari/Freeway-ram", **OFFLINE, **CLONE},
+}
+UP = 1
+
+app = typer.Typer(help=__doc__, no_args_is_help=True, pretty_exceptions_enable=False)
+
+
+def mostly_up(observation: Any) -> int:
+    """Freeway's obvious policy."""
+    return UP
+
+
+@app.command()
+def run(
+    task: Annotated[str, typer.Argument(help=", ".join(TASKS))],
+    seed: Annotated[int, typer.Option()] = 0,
+    data: Annotated[Path | None, typer.Option(help="Action log, where the task has offline data.")] = None,
+    out: Annotated[Path, typer.Option(help="Where run folders go.")] = Path("runs"),
+    name: Annotated[str | None, typer.Option(help="Of the result, if settings are tried out.")] = None,
+    settings: Annotated[str, typer.Option(help="Further settings, as JSON.")] = "{}",
+) -> None:
+    """Train (or go on with) one run and write results/atari-ram/TASK-SEED.json."""
+    from rlpd_gx.loop.presets import preset
+    from rlpd_gx.loop.resume import Saver, resume
+    from rlpd_gx.loop.run_folder import RunFolder
+    from rlpd_gx.loop.task import Task
+    from rlpd_gx.loop.train import Trainer
+
+    tried = json.loads(settings)
+    command = f"python -m rlpd_gx.experiments.atari_ram run {task} --seed {seed}"
+    command += f" --settings '{settings}'" if tried else ""
+    folder = out / f"{name or task}-{seed}"
+    if (folder / "config.json").exists():
+        trainer, save, _ = resume(folder)
+    else:
+        values = COMMON | TASKS[task] | {"seed": seed, "offline": "" if data is None else str(data)} | tried
+        config = preset("sac").with_values(values, task)
+        trainer = Trainer(Task(config), RunFolder.create(folder, config, command))
+        save = Saver(trainer.folder)
+        trainer.begin()
+        save(trainer)
+    result = trainer.train(save)
+    rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    curve = {row["step"]: row["returns"] for row in rows if row["kind"] == "evaluation"}
+    RESULTS.mkdir(parents=True, exist_ok=True)
+    summary = {"command": command, "settings": trainer.task.config.flat(), "curve": curve, **result}
+    summary["settings"]["offline"] = Path(summary["settings"]["offline"]).name
+    (RESULTS / f"{name or task}-{seed}.json").write_text(json.dumps(summary, indent=1) + "\n")
+
+
+@app.command()
+def table() -> None:
+    """What the runs in results/atari-ram came to."""
+    for file in sorted(RESULTS.glob("*.json")):
+        found = json.loads(file.read_text())
+        scores = np.array(found["evaluation"]["returns"])
+        curve = ", ".join(f"{int(step) // 1000}k: {np.mean(r):.1f}" for step, r in found["curve"].items())
+        spread = f"{scores.min():.0f} to {scores.max():.0f}"
+        print(f"{file.stem:18} {scores.mean():7.1f} (of {len(scores)} games: {spread}); {curve}")
+
+
+if __name__ == "__main__":
+    app()
