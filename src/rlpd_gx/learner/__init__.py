@@ -1,8 +1,27 @@
 """Networks, Q-ensemble, guarded backup, SAC. Never imports the Guardian: they meet in the loop."""
 
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
 from rlpd_gx.learner.config import LearnerConfig
-from rlpd_gx.learner.sac import Diverged, Sac, trainable_devices
-from rlpd_gx.learner.sac_continuous import SacContinuous
-from rlpd_gx.learner.sac_discrete import SacDiscrete
+
+if TYPE_CHECKING:
+    from rlpd_gx.learner.sac import Diverged, Sac, trainable_devices
+    from rlpd_gx.learner.sac_continuous import SacContinuous
+    from rlpd_gx.learner.sac_discrete import SacDiscrete
+
+_HOME = {  # loaded when asked for: settings can be listed without torch
+    "Diverged": "sac",
+    "Sac": "sac",
+    "SacContinuous": "sac_continuous",
+    "SacDiscrete": "sac_discrete",
+    "trainable_devices": "sac",
+}
 
 __all__ = ["Diverged", "LearnerConfig", "Sac", "SacContinuous", "SacDiscrete", "trainable_devices"]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_HOME[name]}"), name)
