@@ -36,6 +36,8 @@ _HOME = {
         "decode",
     ),
     "rlpd_gx.rules": (
+        "Lookahead",
+        "Place",
         "Rule",
         "bounds_rule",
         "ellipsoid_rule",

@@ -1,6 +1,7 @@
 """Rules say which actions are allowed. The Guardian enforces them, the environments bring some along."""
 
 from rlpd_gx.rules.fingerprint import fingerprint
+from rlpd_gx.rules.lookahead import Lookahead, Model, Place
 from rlpd_gx.rules.rule import (
     BOOLEAN,
     SETS,
@@ -24,6 +25,9 @@ __all__ = [
     "SETS",
     "Atom",
     "Combined",
+    "Lookahead",
+    "Model",
+    "Place",
     "Rule",
     "alternatives",
     "bounds_rule",
