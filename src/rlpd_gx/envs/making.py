@@ -1,6 +1,7 @@
 """Making an environment from its name, with a sentence when it or its package is missing."""
 
 import importlib
+import re
 from typing import Any
 
 import gymnasium as gym
@@ -17,8 +18,18 @@ REGISTERING = {"highway_env": ("highway", "merge", "roundabout", "intersection",
                "gymnasium_robotics": ("Adroit", "Fetch", "Hand", "PointMaze", "AntMaze")}  # fmt: skip
 
 
+ATARI = re.compile(r"Atari/(?P<game>\w+)-(?P<observation>ram|pixels)")
+
+
 def make(env_id: str, **options: Any) -> gym.Env:
-    """`gymnasium.make`, with a sentence when the environment or its package is missing."""
+    """`gymnasium.make`, or one of our own Atari games, such as Atari/Pong-ram; errors are sentences."""
+    if env_id.startswith("Atari/"):
+        ours = ATARI.fullmatch(env_id)
+        if ours is None:
+            raise GxError(f"--env {env_id}: our games are named Atari/GAME-ram or Atari/GAME-pixels")
+        from rlpd_gx.envs import atari
+
+        return atari.make(**ours.groupdict(), **options)
     for module, prefixes in REGISTERING.items():
         if env_id.startswith(prefixes):
             try:

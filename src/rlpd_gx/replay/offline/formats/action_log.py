@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from rlpd_gx.errors import GxError, missing_extra
+from rlpd_gx.frames import grey84
 from rlpd_gx.replay.offline.episode import ActionRange, Episode, Source, encode_sets, first_bytes, problem
 from rlpd_gx.safe_sets import SafeSet, Spec
 from rlpd_gx.types import Array
@@ -151,17 +152,6 @@ class _Replay:
             f"{self.path}: {field!r}, episode {number}, step {step}: {what}; the log is damaged or was made "
             "with another emulator, ROM or setting, so it cannot be used"
         )
-
-
-def grey84(screen: Array, before: Array | None) -> Array:
-    """[84, 84] uint8: the brighter of the last two frames (sprites flicker), averaged over areas."""
-    try:
-        from PIL import Image
-    except ImportError:
-        raise missing_extra("pillow", "data") from None
-    if before is not None:
-        screen = np.maximum(screen, before)
-    return np.asarray(Image.fromarray(screen).resize((84, 84), Image.Resampling.BOX))
 
 
 def _load(path: Path) -> dict[str, Any]:
