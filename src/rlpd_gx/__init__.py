@@ -39,6 +39,7 @@ _HOME = {
         "Lookahead",
         "Place",
         "Rule",
+        "Twin",
         "bounds_rule",
         "ellipsoid_rule",
         "halfspace_rule",

@@ -1,7 +1,7 @@
 """Rules say which actions are allowed. The Guardian enforces them, the environments bring some along."""
 
 from rlpd_gx.rules.fingerprint import fingerprint
-from rlpd_gx.rules.lookahead import Lookahead, Model, Place
+from rlpd_gx.rules.lookahead import Lookahead, Model, Place, Twin
 from rlpd_gx.rules.rule import (
     BOOLEAN,
     SETS,
@@ -29,6 +29,7 @@ __all__ = [
     "Model",
     "Place",
     "Rule",
+    "Twin",
     "alternatives",
     "bounds_rule",
     "conjuncts",

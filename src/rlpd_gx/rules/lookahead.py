@@ -6,15 +6,18 @@ found to be safe is kept as a plan, so that the next step only has to see one st
 
 import random
 import zlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import chain, islice, repeat
+from itertools import chain, repeat
+from pathlib import Path
 from typing import Any, Protocol
 from weakref import WeakKeyDictionary
 
 from rlpd_gx.errors import GxError
 from rlpd_gx.rules.fingerprint import fingerprint
 from rlpd_gx.rules.rule import Atom
+
+CODE = Path(__file__).read_bytes()  # part of every fingerprint: how a search goes decides what it finds
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -29,6 +32,11 @@ class Place:
 class Model(Protocol):
     """A simulator of the world, apart from it."""
 
+    @property
+    def fingerprint(self) -> str:
+        """Changes whenever what is safe may have changed."""
+        ...
+
     def here(self, state: Any) -> Place:
         """Where the world stands. `state` is what the Guardian passes on: as a rule the environment."""
         ...
@@ -37,9 +45,50 @@ class Model(Protocol):
         """One step further."""
         ...
 
-    def outcomes(self, place: Place, action: int) -> Sequence[Place]:
-        """All that the next step of the world may lead to, the undisturbed one first; the worst of them counts."""
+    def outcomes(self, place: Place, action: int, previous_action: int | None) -> Sequence[Place]:
+        """All that the next step of the world may lead to; the worst of them counts.
+
+        `previous_action` is None unless the rule was told to ask for it.
+        """
         ...
+
+
+class Twin:
+    """A model from a second instance of an environment that has `clone()` and `restore_clone(clone)`.
+
+    Args:
+        env: the second instance; only this one is ever stepped.
+        unsafe_event: (observation, reward, terminated, truncated, info) -> whether it has just happened.
+        identity: clone -> bytes that are equal only for clones with the same future.
+    """
+
+    def __init__(self, env: Any, unsafe_event: Callable[..., bool], identity: Callable[[Any], bytes]) -> None:
+        self.env, self.unsafe_event, self.identity = env, unsafe_event, identity
+
+    @property
+    def fingerprint(self) -> str:
+        """Of how events are told; the environment is the world itself, not part of the rule."""
+        return fingerprint(self.unsafe_event, self.identity)
+
+    def here(self, state: Any) -> Place:
+        """Where an environment stands."""
+        clone = state.clone()
+        return Place(self.identity(clone), False, (clone, False))
+
+    def advance(self, place: Place, action: int) -> Place:
+        """One step of the second instance; after the end of an episode nothing happens any more."""
+        clone, over = place.token
+        if over:
+            return place
+        self.env.restore_clone(clone)
+        observation, reward, terminated, truncated, info = self.env.step(action)
+        unsafe = bool(self.unsafe_event(observation, reward, terminated, truncated, info))
+        clone = self.env.clone()
+        return Place(self.identity(clone), unsafe, (clone, bool(terminated)))
+
+    def outcomes(self, place: Place, action: int, previous_action: int | None) -> Sequence[Place]:
+        """The same step; no chance is known of."""
+        return [self.advance(place, action)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +122,9 @@ class Situation:
     plans: dict[bytes, Plan] = field(default_factory=dict)  # by the place an action leads to
     times: dict[int, int] = field(default_factory=dict)  # by action: steps that are known to stay safe
     known: dict[bytes, tuple[Plan, int]] = field(default_factory=dict)  # places on plans of full length
+    asked: list[tuple[int, int | None]] = field(
+        default_factory=list
+    )  # actions with the previous one, in order
     spent: int = 0  # simulated steps
 
     def add(self, plan: Plan) -> None:
@@ -91,43 +143,55 @@ class Search:
         self.attempts, self.effort, self.lag = attempts, effort, lag
         self.simulated_steps = 0
         self._lanes: WeakKeyDictionary[Any, Situation] = WeakKeyDictionary()
-        self._saved: list[dict[bytes, list[int]]] = []
+        self._saved: list[dict[str, Any]] = []
 
     @property
     def fingerprint(self) -> str:
         """Of the settings and the model, not of what was found."""
         settings = (self.depth, self.held, self.attempts, self.effort, self.lag)
-        return fingerprint(type(self), self.model, settings)
+        return fingerprint(CODE, self.model.fingerprint, settings)
 
-    def __call__(self, state: Any, action: Any) -> float:
-        situation = self._situation(state)
-        chosen = int(action)
-        if chosen not in situation.times:
-            situation.times[chosen] = self._time(situation, chosen)
-        return situation.times[chosen] / self.depth - 1.0
-
-    def _situation(self, state: Any) -> Situation:
-        """What is known of where the environment stands; plans of the step before are taken over."""
+    def __call__(self, state: Any, action: Any, previous_action: Any = None) -> float:
         root = self.model.here(state)
-        last = self._lanes.get(state)
-        if last is not None and last.root.identity == root.identity:
-            return last
-        inherited = self._recalled(root) if last is None else last.plans.get(root.identity, NOTHING)
-        situation = self._lanes[state] = Situation(root, inherited)
+        situation = self._lanes.get(state)
+        if situation is None:
+            situation = self._recalled(root)
+        elif situation.root.identity != root.identity:
+            situation = self._arrived(root, situation.plans.get(root.identity, NOTHING))
+        self._lanes[state] = situation
+        previous = None if previous_action is None else int(previous_action)
+        return self._ask(situation, int(action), previous) / self.depth - 1.0
+
+    def _ask(self, situation: Situation, action: int, previous_action: int | None) -> int:
+        if action not in situation.times:
+            situation.asked.append((action, previous_action))
+            situation.times[action] = self._time(situation, action, previous_action)
+        return situation.times[action]
+
+    def _arrived(self, root: Place, inherited: Plan) -> Situation:
+        """A new state, and what remains of the plan that led there."""
+        situation = Situation(root, inherited)
         if len(inherited) == self.depth - 1:
             self._extend(situation)
         return situation
 
-    def _recalled(self, root: Place) -> Plan:
-        """The plan from a place that was saved in another run, simulated anew but not counted again."""
+    def _recalled(self, root: Place) -> Situation:
+        """The situation that was saved in another run: found out anew, but not counted again."""
+        key, counted = root.identity.hex(), self.simulated_steps
         for lane in self._saved:
-            if root.identity in lane:
-                self._saved.remove(lane)
-                actions, counted = lane[root.identity], self.simulated_steps
-                plan = self._roll(Situation(root, NOTHING), root, actions, len(actions))
+            if key != lane["root"] and key not in lane["plans"]:
+                continue
+            self._saved.remove(lane)
+            actions = lane["inherited"] if key == lane["root"] else lane["plans"][key]
+            inherited = self._roll(Situation(root, NOTHING), root, actions, len(actions))
+            self.simulated_steps = counted
+            situation = self._arrived(root, inherited)
+            if key == lane["root"]:
+                for action, previous_action in lane["asked"]:
+                    self._ask(situation, action, previous_action)
                 self.simulated_steps = counted
-                return plan
-        return NOTHING
+            return situation
+        return Situation(root, NOTHING)
 
     def _extend(self, situation: Situation) -> None:
         """Bring the inherited plan to full length by one more step."""
@@ -139,11 +203,11 @@ class Search:
                 situation.add(situation.inherited)
                 return
 
-    def _time(self, situation: Situation, action: int) -> int:
+    def _time(self, situation: Situation, action: int, previous_action: int | None) -> int:
         """How long the world is known to stay safe after an action, in steps up to `depth`."""
         if situation.root.unsafe:
             return 0
-        outcomes = self.model.outcomes(situation.root, action)
+        outcomes = self.model.outcomes(situation.root, action, previous_action)
         self._count(situation, len(outcomes))
         time = self.depth
         for place in outcomes:
@@ -181,10 +245,14 @@ class Search:
     def _repairs(self, situation: Situation) -> Iterator[Plan]:
         """Other ends for an inherited plan that leads into danger: leave it, ever earlier, for a random one."""
         inherited, need = situation.inherited, self.depth - 1
+        if len(inherited) <= self.lag:
+            return
         chance = random.Random(zlib.crc32(situation.root.identity))
         limit = situation.spent + self.effort * self.depth
         back = self.lag + 1
-        while situation.spent < limit and len(inherited) > self.lag:
+        for _ in range(self.effort * self.depth):
+            if situation.spent >= limit:
+                return
             leave = max(len(inherited) - back, 1)
             kept = inherited.cut(1, leave)
             segments = [(chance.choice(self.held), chance.randint(1, 8)) for _ in range(8)]
@@ -194,18 +262,20 @@ class Search:
 
     def _roll(self, situation: Situation, place: Place, way: Iterable[int], need: int) -> Plan:
         """Take the actions of `way`, then hold the last of them, for `need` steps or to the unsafe event."""
-        actions: list[int] = []
-        places: list[Place] = []
-        for action in _held_on(way, need):
-            met = situation.known.get(place.identity)
-            if met is not None:
-                return Plan(actions, places).joined(met[0].cut(met[1])).cut(0, need)
+        plan, actions = Plan(), _held_on(way)
+        while len(plan) < need:
+            met, at = situation.known.get(place.identity, (NOTHING, 0))
+            if at < len(met):  # from here on a safe plan is known
+                plan = plan.joined(met.cut(at))
+                place = plan.places[-1]
+                continue
+            action = next(actions)
             place = self._advance(situation, place, action)
             if place.unsafe:
                 break
-            actions.append(action)
-            places.append(place)
-        return Plan(actions, places)
+            plan.actions.append(action)
+            plan.places.append(place)
+        return plan.cut(0, need)
 
     def _advance(self, situation: Situation, place: Place, action: int) -> Place:
         self._count(situation, 1)
@@ -217,27 +287,30 @@ class Search:
 
     def memory(self) -> dict[str, Any]:
         """What verdicts to come depend on, ready for JSON."""
-        lanes = [dict(lane) for lane in self._saved]
-        for situation in self._lanes.values():
-            plans = {situation.root.identity: situation.inherited, **situation.plans}
-            lanes.append({identity: plan.actions[: self.depth - 1] for identity, plan in plans.items()})
-        plain = [{identity.hex(): actions for identity, actions in lane.items()} for lane in lanes]
-        return {"simulated_steps": self.simulated_steps, "lanes": plain}
+        lanes = [
+            {
+                "root": situation.root.identity.hex(),
+                "inherited": situation.inherited.actions[: self.depth - 1],
+                "asked": [list(pair) for pair in situation.asked],
+                "plans": {identity.hex(): plan.actions for identity, plan in situation.plans.items()},
+            }
+            for situation in self._lanes.values()
+        ]
+        return {"simulated_steps": self.simulated_steps, "lanes": self._saved + lanes}
 
     def restore_memory(self, memory: dict[str, Any]) -> None:
         """Go on as the look-ahead that gave this memory would have."""
         self._lanes.clear()
         self.simulated_steps = int(memory["simulated_steps"])
-        self._saved = [{bytes.fromhex(k): list(v) for k, v in lane.items()} for lane in memory["lanes"]]
+        self._saved = list(memory["lanes"])
 
 
-def _held_on(way: Iterable[int], steps: int) -> Iterator[int]:
-    """The actions of a way, the last of them held on, `steps` in all."""
+def _held_on(way: Iterable[int]) -> Iterator[int]:
+    """The actions of a way, then the last of them for ever."""
     last = 0
-    for last in islice(way, steps):
-        steps -= 1
+    for last in way:
         yield last
-    yield from repeat(last, steps)
+    yield from repeat(last)
 
 
 class Lookahead(Atom):
@@ -253,6 +326,7 @@ class Lookahead(Atom):
         attempts: how many ways of going on to try for an action that leaves the last plan.
         effort: how much to search, in multiples of `depth`, when the last plan leads into danger.
         lag: steps from the moment at which the event is certain until the model says so.
+        needs: ("previous_action",) if the outcomes of a step depend on the action before.
     """
 
     def __init__(
@@ -264,6 +338,7 @@ class Lookahead(Atom):
         attempts: int = 3,
         effort: int = 10,
         lag: int = 0,
+        needs: Sequence[str] = (),
         name: str = "look-ahead",
     ) -> None:
         if depth < 2 or attempts < 1 or effort < 0 or lag < 0 or not len(held):
@@ -272,7 +347,7 @@ class Lookahead(Atom):
                 "at least 2 steps ahead, with at least one attempt and one held action, and nothing below zero"
             )
         search = Search(model, depth, [int(a) for a in held], attempts, effort, lag)
-        super().__init__(search, "margin", name, lazy=True)
+        super().__init__(search, "margin", name, needs=tuple(needs), lazy=True)
 
     @property
     def search(self) -> Search:
@@ -295,4 +370,4 @@ class Lookahead(Atom):
 
     def shifted(self, delta: float) -> Atom:  # type: ignore[override]
         """The same search with another threshold, such as -0.5: half the depth is enough."""
-        return Atom(self.fn, self.form, self.name, shift=self.shift + delta, lazy=True)
+        return Atom(self.fn, self.form, self.name, needs=self.needs, shift=self.shift + delta, lazy=True)
