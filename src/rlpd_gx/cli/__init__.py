@@ -5,7 +5,7 @@ import sys
 
 import typer
 
-from rlpd_gx.cli import data, theory
+from rlpd_gx.cli import atari, data, theory
 from rlpd_gx.cli.collect import collect
 from rlpd_gx.cli.guard import guard
 from rlpd_gx.errors import GxError
@@ -19,6 +19,7 @@ app = typer.Typer(
 app.command()(guard)
 app.add_typer(theory.app, name="theory")
 app.add_typer(data.app, name="data")
+app.add_typer(atari.app, name="atari")
 app.command()(collect)
 
 

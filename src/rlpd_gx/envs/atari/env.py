@@ -9,7 +9,7 @@ import gymnasium as gym
 import numpy as np
 from gymnasium.envs.registration import EnvSpec
 
-from rlpd_gx.envs.atari.games import Game, find_game
+from rlpd_gx.envs.atari.games import Game, Moment, find_game
 from rlpd_gx.errors import GxError, missing_extra
 from rlpd_gx.frames import SIDE, grey84
 from rlpd_gx.types import Array
@@ -133,6 +133,11 @@ class AtariEnv(gym.Env[Array, Any]):
         return self._play.lives
 
     @property
+    def game_over(self) -> bool:
+        """Whether the game has ended, not only a life."""
+        return self._play.over
+
+    @property
     def _terminated(self) -> bool:
         return self._play.over or (self.life_loss_ends and self._play.life_lost)
 
@@ -175,7 +180,8 @@ class AtariEnv(gym.Env[Array, Any]):
 
         `restore_clone` must follow before the next `step`, whose observation would miss a frame.
         """
-        ale, play, before = self.ale, self._play, self._ram
+        ale, play = self.ale, self._play
+        before = Moment(self._ram, play.lives, play.over)
         ale_action = self.actions[action]
         total = worst = 0.0
         for frame in range(self.frame_skip):
@@ -193,9 +199,8 @@ class AtariEnv(gym.Env[Array, Any]):
         play.steps += 1
         play.score += total
         play.life_lost = lives < play.lives
-        unsafe_event = self.game.unsafe(play.lives, lives, worst, before, self._ram)
         play.lives = lives
-        return total, unsafe_event
+        return total, self.game.unsafe(before, Moment(self._ram, lives, play.over), worst)
 
     def clone(self) -> Clone:
         """The whole state, for this process; 0.1 ms. Chance is included: what follows a restore is the same."""

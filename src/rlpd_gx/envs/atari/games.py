@@ -5,14 +5,20 @@ Numbers were measured with `rlpd-gx atari find-flags all`; results/atari-flags.j
 
 import re
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from rlpd_gx.errors import GxError
 from rlpd_gx.types import Array
 
+LIFE_LOST, NEGATIVE_REWARD, KNOCKED_BACK = "life lost", "negative reward", "knocked back"
+# Freeway: 0 while the chicken walks; a car sets it to about 91, from where it counts down while the chicken is
+# pushed back and held. Seen in 500 steps of UP and 600 of mostly UP beside the chicken's height, [14].
+FREEWAY_STUN = 106
+
 
 @dataclass(frozen=True)
 class Flag:
-    """A condition on RAM: the byte at `address` is one of `values`."""
+    """A condition on RAM: the byte at `address` is one of `values`, which are in order."""
 
     address: int
     values: tuple[int, ...]
@@ -21,10 +27,43 @@ class Flag:
         """Whether it holds in one RAM image [128]."""
         return int(ram[self.address]) in self.values
 
+    @property
+    def spans(self) -> list[tuple[int, int]]:
+        """The values as unbroken runs, (first, last)."""
+        runs: list[tuple[int, int]] = []
+        for value in self.values:
+            if runs and runs[-1][1] == value - 1:
+                runs[-1] = (runs[-1][0], value)
+            else:
+                runs.append((value, value))
+        return runs
+
     def __str__(self) -> str:
-        if len(self.values) == 1:
-            return f"[{self.address}]=={self.values[0]}"
-        return f"[{self.address}] in {{{','.join(map(str, self.values))}}}"
+        runs = [f"{first}" if first == last else f"{first}-{last}" for first, last in self.spans]
+        return f"[{self.address}] = {', '.join(runs)}"
+
+
+def span(first: int, last: int) -> tuple[int, ...]:
+    """All values from the first to the last."""
+    return tuple(range(first, last + 1))
+
+
+class Moment(NamedTuple):
+    """What events are told from: RAM [128], the lives left, and whether the game is over."""
+
+    ram: Array
+    lives: int
+    game_over: bool
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """Measurements behind a row of the table, copied from results/atari-flags.json."""
+
+    precision: float = 0.0  # share of flagged steps that the event followed
+    recall: float = 0.0  # share of events that were flagged
+    events: int = 0  # seen in all, half of them fresh for the check
+    lag_steps: float = 0.0  # median, from the event being certain to its being counted
 
 
 @dataclass(frozen=True)
@@ -32,40 +71,43 @@ class Game:
     """One game, and what counts as unsafe in it."""
 
     name: str
-    event: str = "life lost"  # or "negative reward", "knocked back"
-    dying: Flag | None = None
+    event: str = LIFE_LOST
+    end_counts: bool = True  # the last life shows as the end of the game; if not, it was counted before
+    dying: tuple[Flag, ...] = ()  # any of them; empty where none was found
+    depth: int = 0  # steps to look ahead
+    evidence: Evidence = Evidence()
 
     @property
     def rom(self) -> str:
         """The file name the emulator knows it by: KungFuMaster is kung_fu_master."""
         return re.sub(r"(?<!^)(?=[A-Z])", "_", self.name).lower()
 
-    def unsafe(self, lives_before: int, lives: int, worst_reward: float, before: Array, ram: Array) -> bool:
-        """Whether the unsafe event happened in a step, from lives, lowest reward of a frame and RAM [128]."""
-        if self.event == "life lost":  # falling only: some counters also rise
-            return lives < lives_before
-        if self.event == "negative reward":
+    def unsafe(self, before: Moment, after: Moment, worst_reward: float) -> bool:
+        """Whether the unsafe event happened in a step, `worst_reward` being the lowest of its frames."""
+        if self.event == LIFE_LOST:  # falling only: some counters also rise
+            return self.end_counts if after.game_over else after.lives < before.lives
+        if self.event == NEGATIVE_REWARD:
             return worst_reward < 0
-        return False
+        return bool(after.ram[FREEWAY_STUN] > before.ram[FREEWAY_STUN])
 
     def is_dying(self, ram: Array) -> bool:
         """Whether RAM [128] shows that the event is already certain."""
-        return self.dying is not None and self.dying(ram)
+        return any(flag(ram) for flag in self.dying)
 
 
 _TABLE = (
     Game("Alien"),
-    Game("Amidar"),
+    Game("Amidar", end_counts=False),
     Game("Assault"),
     Game("Asterix"),
     Game("BankHeist"),
     Game("BattleZone"),
-    Game("Boxing", "negative reward"),
+    Game("Boxing", NEGATIVE_REWARD),
     Game("Breakout"),
     Game("ChopperCommand"),
     Game("CrazyClimber"),
     Game("DemonAttack"),
-    Game("Freeway", "knocked back"),
+    Game("Freeway", KNOCKED_BACK),
     Game("Frostbite"),
     Game("Gopher"),
     Game("Hero"),
@@ -74,8 +116,8 @@ _TABLE = (
     Game("Krull"),
     Game("KungFuMaster"),
     Game("MsPacman"),
-    Game("Pong", "negative reward"),
-    Game("PrivateEye", "negative reward"),
+    Game("Pong", NEGATIVE_REWARD),
+    Game("PrivateEye", NEGATIVE_REWARD),
     Game("Qbert"),
     Game("RoadRunner"),
     Game("Seaquest"),
