@@ -349,6 +349,9 @@ class Lookahead(Atom):
         search = Search(model, depth, [int(a) for a in held], attempts, effort, lag)
         super().__init__(search, "margin", name, needs=tuple(needs), lazy=True)
 
+    def __deepcopy__(self, memo: dict[int, Any]) -> "Lookahead":
+        return self  # environments that share it are kept apart
+
     @property
     def search(self) -> Search:
         """What finds the margins."""

@@ -75,7 +75,9 @@ def search(recording: Recording, window: int) -> Judged | None:
     for _ in range(2):
         if best[1].recall >= GOOD:
             break
-        wider: list[Judged] = [((*best[0], flag), judge((*best[0], flag))) for flag in singles if flag not in best[0]]
+        wider: list[Judged] = [
+            ((*best[0], flag), judge((*best[0], flag))) for flag in singles if flag not in best[0]
+        ]
         wider = [pair for pair in wider if pair[1].precision >= PURE]
         if not wider or max(wider, key=rank)[1].recall < best[1].recall + SUPPORT:
             break

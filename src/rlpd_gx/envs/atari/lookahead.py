@@ -7,6 +7,8 @@ from typing import Any
 
 from rlpd_gx import rules
 from rlpd_gx.envs.atari.env import AtariEnv
+from rlpd_gx.envs.atari.games import Moment
+from rlpd_gx.errors import GxError
 from rlpd_gx.rules import Place
 
 CODE = Path(__file__).read_bytes()  # part of the fingerprint
@@ -59,18 +61,21 @@ class Emulator:
             ):  # a state before the first frame needs such an emulator
                 ale.reset_game()
             ale.restoreState(place.token)
-        lives, before, worst = ale.lives(), ale.getRAM(), 0
+        before, worst = _moment(ale), 0.0
         for action in frames:
             worst = min(worst, ale.act(action))
-        ram = ale.getRAM()
-        unsafe = game.is_dying(ram) or game.unsafe(lives, ale.lives(), worst, before, ram)
-        self._at = self._place(ale, unsafe)
+        after = _moment(ale)
+        self._at = self._place(ale, game.is_dying(after.ram) or game.unsafe(before, after, worst))
         return self._at
 
     @staticmethod
     def _place(ale: Any, unsafe: bool) -> Place:
         state = ale.cloneState()
         return Place(blake2b(state.serialize(), digest_size=16).digest(), unsafe, state)
+
+
+def _moment(ale: Any) -> Moment:
+    return Moment(ale.getRAM(), ale.lives(), ale.game_over())
 
 
 class Lookahead(rules.Lookahead):
@@ -95,6 +100,8 @@ class Lookahead(rules.Lookahead):
         atari: AtariEnv = env.unwrapped
         names = atari.action_meanings
         given = range(len(names)) if continuations is None else continuations
+        for unknown in (a for a in given if isinstance(a, str) and a not in names):
+            raise GxError(f"{atari.game.name} has no action {unknown!r}; it has {', '.join(names)}")
         held = [names.index(a) if isinstance(a, str) else int(a) for a in given]
         model = Emulator(atari)
         super().__init__(

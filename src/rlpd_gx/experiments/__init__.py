@@ -1,0 +1,1 @@
+"""What is measured for tables and figures; each module can be run by a command."""
