@@ -48,6 +48,16 @@ def span(first: int, last: int) -> tuple[int, ...]:
     return tuple(range(first, last + 1))
 
 
+@dataclass(frozen=True)
+class Resource:
+    """A byte of RAM that runs out: at `empty` a life is lost."""
+
+    name: str
+    address: int
+    full: int
+    empty: int = 0
+
+
 class Moment(NamedTuple):
     """What events are told from: RAM [128], the lives left, and whether the game is over."""
 
@@ -75,6 +85,7 @@ class Game:
     event: str = LIFE_LOST
     end_counts: bool = True  # the last life shows as the end of the game; if not, it was counted before
     dying: tuple[Flag, ...] = ()  # any of them; empty where none was found
+    resources: tuple[Resource, ...] = ()
     depth: int = 0  # steps to look ahead
     evidence: Evidence = Evidence()
 
@@ -104,15 +115,9 @@ _TABLE = (
     ),
     Game("Asterix", 9, dying=(Flag(69, (1,)),), depth=5, evidence=Evidence(1.0, 1.0, 200, 32)),
     Game("BankHeist", 18, dying=(Flag(23, (253,)),), depth=6, evidence=Evidence(1.0, 1.0, 200, 51)),
-    Game("BattleZone", 18, depth=13, evidence=Evidence(events=156, lag_steps=2)),
-    Game("Boxing", 18, NEGATIVE_REWARD, depth=7, evidence=Evidence(events=200, lag_steps=2)),
-    Game(
-        "Breakout",
-        4,
-        dying=(Flag(101, (161, 165, 167, 171, 173, *span(177, 179), *span(181, 208))),),
-        depth=11,
-        evidence=Evidence(0.9774, 1.0, 200, 10),
-    ),
+    Game("BattleZone", 18),
+    Game("Boxing", 18, NEGATIVE_REWARD),
+    Game("Breakout", 4),
     Game("ChopperCommand", 18),
     Game("CrazyClimber", 9),
     Game("DemonAttack", 6),
@@ -129,7 +134,7 @@ _TABLE = (
     Game("PrivateEye", 18, NEGATIVE_REWARD),
     Game("Qbert", 6),
     Game("RoadRunner", 18),
-    Game("Seaquest", 18),
+    Game("Seaquest", 18, resources=(Resource("oxygen", 102, full=64),)),
     Game("UpNDown", 6),
 )
 GAMES: dict[str, Game] = {game.name: game for game in _TABLE}
