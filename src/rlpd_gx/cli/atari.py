@@ -17,7 +17,7 @@ def list_games() -> None:
     from rich.console import Console
     from rich.table import Table
 
-    from rlpd_gx.envs.atari import GAMES, make
+    from rlpd_gx.envs.atari import GAMES
 
     table = Table(title="Atari-100k: unsafe events, and how RAM shows them before they are counted")
     for heading in ("game", "actions", "unsafe event", "dying flag: any of"):
@@ -29,7 +29,7 @@ def list_games() -> None:
         shares = [f"{share:.3f}" if game.dying else "-" for share in (evidence.precision, evidence.recall)]
         table.add_row(
             game.name,
-            str(make(game.name).action_space.n),  # type: ignore[attr-defined]
+            str(game.actions),
             game.event,
             "; ".join(map(str, game.dying)) or "-",
             *shares,

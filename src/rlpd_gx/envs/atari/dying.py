@@ -12,6 +12,7 @@ from rlpd_gx.types import Array
 NEVER = 1 << 30  # steps to an event that does not come
 GOOD = 0.97  # precision wanted of a value, recall wanted of all flags
 PURE = 0.95  # precision below which a flag is no use: it would forbid what is safe
+LEAST_RUN = 0.1  # share of flagged steps an unbroken run of values must have
 SUPPORT = 0.04  # share of events a value must be seen before, or it may be chance
 
 
@@ -51,9 +52,10 @@ def validate(flags: tuple[Flag, ...], recording: Recording, window: int) -> Vali
     return _score(holds(flags, recording.ram[: len(ahead)]), ahead, window)
 
 
-def search(recording: Recording, window: int) -> Judged | None:
+def search(recording: Recording, window: int, escapes: Array) -> Judged | None:
     """The best flags on a recording: for each address, the values that only the dying show.
 
+    Never a value seen in `escapes` [S, 128]: what a bad player's end always shows, a good one may survive.
     Values are chosen on the first half and judged on the second, so that chance does not look like knowledge.
     A second and third flag is added where it announces events that the first ones miss.
     """
@@ -66,7 +68,7 @@ def search(recording: Recording, window: int) -> Judged | None:
 
     singles = []
     for address in range(recording.ram.shape[1]):
-        values = _telling_values(recording.ram[:half, address], ahead[:half], window)
+        values = _telling_values(recording.ram[:half, address], ahead[:half], window, escapes[:, address])
         if values and judge((Flag(address, values),)).precision >= PURE:
             singles.append(Flag(address, values))
     if not singles:
@@ -107,10 +109,11 @@ def _lead(flagged: Array) -> int:
     return len(flagged) - int(hits[0]) if len(hits) else 0
 
 
-def _telling_values(byte: Array, ahead: Array, window: int) -> tuple[int, ...]:
+def _telling_values(byte: Array, ahead: Array, window: int, escaped: Array) -> tuple[int, ...]:
     """Values of a byte [T] that are followed by an event nearly always, and seen before several events.
 
     Values between two such that were never seen at all are taken in: a counter that skipped them would not.
+    Runs of values that make up little of what was seen are left out: chance among many positions.
     """
     before = (ahead >= 1) & (ahead <= window)
     seen_before = np.bincount(byte[before], minlength=256)
@@ -120,15 +123,19 @@ def _telling_values(byte: Array, ahead: Array, window: int) -> tuple[int, ...]:
     for event in counted:
         start = max(event - window, 0)
         support[np.unique(byte[start:event][before[start:event]])] += 1
-    pure = (seen_before > 0) & (seen_before >= GOOD * (seen_before + seen_else))
+    saved = np.bincount(escaped, minlength=256) > 0
+    pure = ~saved & (seen_before > 0) & (seen_before >= GOOD * (seen_before + seen_else))
     telling = pure & (support >= max(2, SUPPORT * len(counted)))
-    unseen = seen_before + seen_else == 0
+    unseen = ~saved & (seen_before + seen_else == 0)
     values = np.flatnonzero(telling)
     for first, last in itertools.pairwise(values):
         between = slice(first + 1, last)
         if (unseen | pure)[between].all():
             telling[between] = True
-    return tuple(np.flatnonzero(telling).tolist())
+    runs = Flag(0, tuple(np.flatnonzero(telling).tolist())).spans
+    weights = [seen_before[first : last + 1].sum() for first, last in runs]
+    kept = [run for run, weight in zip(runs, weights, strict=True) if weight >= LEAST_RUN * sum(weights)]
+    return tuple(value for first, last in kept for value in range(first, last + 1))
 
 
 def rank(pair: Judged) -> tuple[bool, float, float, int, int]:

@@ -13,6 +13,7 @@ from rlpd_gx.envs.atari.games import Flag, find_game
 from rlpd_gx.envs.atari.recording import record
 
 LEAST_PRECISION, LEAST_RECALL = 0.95, 0.5  # on play the search has not seen; below, no flag is better
+MOST_EARLY = 0.15  # share of events whose flag may show while they could still be prevented
 USEFUL_LAG = 3  # steps; where events are counted sooner, a flag gains nothing
 SLACK = 4  # steps added to the recommended depth: plans tried are fewer than plans there are
 
@@ -64,9 +65,13 @@ def find(name: str, events: int = 100, steps: int = 25_000, lag_events: int = 10
     flags: tuple[Flag, ...] = ()
     checked = None
     if lags and np.median(lags) >= USEFUL_LAG:
+        escapes = np.concatenate([death.escape for death in deaths])
         windows = {int(np.median(lags)) + 2, max(lags) + 2}
         candidates = [
-            (best, window) for window in sorted(windows) if (best := search(seen, window)) is not None
+            (best, window)
+            for window in sorted(windows)
+            if (best := search(seen, window, escapes)) is not None
+            and _too_early(deaths, best[0]) <= MOST_EARLY
         ]
         if candidates:
             (flags, _), window = max(candidates, key=lambda pair: rank(pair[0]))
@@ -91,3 +96,8 @@ def _delay(death: Fatality, flags: tuple[Flag, ...]) -> int:
         return death.lag
     shown = np.flatnonzero(holds(flags, death.ram[-death.lag :]))
     return int(shown[0]) if len(shown) else death.lag
+
+
+def _too_early(deaths: list[Fatality], flags: tuple[Flag, ...]) -> float:
+    """Share of events announced more than a step before they were certain."""
+    return float(np.mean([holds(flags, death.ram[: -death.lag - 1]).any() for death in deaths]))

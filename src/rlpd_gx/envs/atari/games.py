@@ -48,6 +48,16 @@ def span(first: int, last: int) -> tuple[int, ...]:
     return tuple(range(first, last + 1))
 
 
+@dataclass(frozen=True)
+class Resource:
+    """A byte of RAM that runs out: at `empty` a life is lost."""
+
+    name: str
+    address: int
+    full: int
+    empty: int = 0
+
+
 class Moment(NamedTuple):
     """What events are told from: RAM [128], the lives left, and whether the game is over."""
 
@@ -71,9 +81,11 @@ class Game:
     """One game, and what counts as unsafe in it."""
 
     name: str
+    actions: int  # in the minimal set
     event: str = LIFE_LOST
     end_counts: bool = True  # the last life shows as the end of the game; if not, it was counted before
     dying: tuple[Flag, ...] = ()  # any of them; empty where none was found
+    resources: tuple[Resource, ...] = ()
     depth: int = 0  # steps to look ahead
     evidence: Evidence = Evidence()
 
@@ -96,32 +108,34 @@ class Game:
 
 
 _TABLE = (
-    Game("Alien"),
-    Game("Amidar", end_counts=False),
-    Game("Assault"),
-    Game("Asterix"),
-    Game("BankHeist"),
-    Game("BattleZone"),
-    Game("Boxing", NEGATIVE_REWARD),
-    Game("Breakout"),
-    Game("ChopperCommand"),
-    Game("CrazyClimber"),
-    Game("DemonAttack"),
-    Game("Freeway", KNOCKED_BACK),
-    Game("Frostbite"),
-    Game("Gopher"),
-    Game("Hero"),
-    Game("Jamesbond"),
-    Game("Kangaroo"),
-    Game("Krull"),
-    Game("KungFuMaster"),
-    Game("MsPacman"),
-    Game("Pong", NEGATIVE_REWARD),
-    Game("PrivateEye", NEGATIVE_REWARD),
-    Game("Qbert"),
-    Game("RoadRunner"),
-    Game("Seaquest"),
-    Game("UpNDown"),
+    Game("Alien", 18, dying=(Flag(102, (3,)),), depth=6, evidence=Evidence(1.0, 1.0, 189, 15)),
+    Game("Amidar", 10, end_counts=False, depth=11, evidence=Evidence(events=193, lag_steps=2.5)),
+    Game(
+        "Assault", 7, dying=(Flag(23, span(128, 143)),), depth=7, evidence=Evidence(0.9881, 0.9884, 168, 16)
+    ),
+    Game("Asterix", 9, dying=(Flag(69, (1,)),), depth=5, evidence=Evidence(1.0, 1.0, 200, 32)),
+    Game("BankHeist", 18, dying=(Flag(23, (253,)),), depth=6, evidence=Evidence(1.0, 1.0, 200, 51)),
+    Game("BattleZone", 18, depth=13, evidence=Evidence(events=156, lag_steps=2)),
+    Game("Boxing", 18, NEGATIVE_REWARD, depth=7, evidence=Evidence(events=200, lag_steps=2)),
+    Game("Breakout", 4, dying=(Flag(101, span(184, 208)),), depth=8, evidence=Evidence(1.0, 1.0, 200, 10)),
+    Game("ChopperCommand", 18, dying=(Flag(73, (173,)),), depth=5, evidence=Evidence(1.0, 1.0, 200, 16)),
+    Game("CrazyClimber", 9, dying=(Flag(93, (1, 2)),), depth=7, evidence=Evidence(1.0, 1.0, 61, 41)),
+    Game("DemonAttack", 6, dying=(Flag(63, (3,)),), depth=5, evidence=Evidence(1.0, 1.0, 200, 16)),
+    Game("Freeway", 3, KNOCKED_BACK, depth=7, evidence=Evidence(events=200, lag_steps=1)),
+    Game("Frostbite", 18),
+    Game("Gopher", 8),
+    Game("Hero", 18),
+    Game("Jamesbond", 18),
+    Game("Kangaroo", 18),
+    Game("Krull", 18),
+    Game("KungFuMaster", 14),
+    Game("MsPacman", 9),
+    Game("Pong", 6, NEGATIVE_REWARD),
+    Game("PrivateEye", 18, NEGATIVE_REWARD),
+    Game("Qbert", 6),
+    Game("RoadRunner", 18),
+    Game("Seaquest", 18, resources=(Resource("oxygen", 102, full=64),)),
+    Game("UpNDown", 6),
 )
 GAMES: dict[str, Game] = {game.name: game for game in _TABLE}
 
