@@ -1,6 +1,6 @@
 """Rules say which actions are allowed. The Guardian enforces them, the environments bring some along."""
 
-from rlpd_gx.rules.fingerprint import fingerprint
+from rlpd_gx.rules.fingerprint import code_of, fingerprint
 from rlpd_gx.rules.lookahead import Lookahead, Model, Place, Twin
 from rlpd_gx.rules.rule import (
     BOOLEAN,
@@ -32,6 +32,7 @@ __all__ = [
     "Twin",
     "alternatives",
     "bounds_rule",
+    "code_of",
     "conjuncts",
     "ellipsoid_rule",
     "fingerprint",

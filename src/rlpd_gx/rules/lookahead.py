@@ -9,15 +9,14 @@ import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import chain, repeat
-from pathlib import Path
 from typing import Any, Protocol
 from weakref import WeakKeyDictionary
 
 from rlpd_gx.errors import GxError
-from rlpd_gx.rules.fingerprint import fingerprint
+from rlpd_gx.rules.fingerprint import code_of, fingerprint
 from rlpd_gx.rules.rule import Atom
 
-CODE = Path(__file__).read_bytes()  # part of every fingerprint: how a search goes decides what it finds
+CODE = code_of(__file__)  # part of every fingerprint: how a search goes decides what it finds
 
 
 @dataclass(frozen=True, slots=True, eq=False)

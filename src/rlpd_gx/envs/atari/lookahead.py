@@ -2,16 +2,19 @@
 
 from collections.abc import Sequence
 from hashlib import blake2b
-from pathlib import Path
 from typing import Any
 
 from rlpd_gx import rules
 from rlpd_gx.envs.atari.env import AtariEnv
-from rlpd_gx.envs.atari.games import Moment
+from rlpd_gx.envs.atari.games import Game, Moment
 from rlpd_gx.errors import GxError
 from rlpd_gx.rules import Place
 
-CODE = Path(__file__).read_bytes()  # part of the fingerprint
+CODE = rules.code_of(__file__)  # part of the fingerprint
+DEPTH_STEPS = 24
+DEPTH_STEPS_WITH_RESOURCES = (
+    40  # far enough to fetch what runs out: from the bottom of Seaquest to its surface
+)
 
 
 class Emulator:
@@ -34,8 +37,9 @@ class Emulator:
     @property
     def fingerprint(self) -> str:
         """Of what makes a step and an event."""
-        names = [action.name for action in self.actions]
-        return rules.fingerprint(CODE, repr(self.game), names, self.frame_skip, self.sticky)
+        game, names = self.game, [action.name for action in self.actions]
+        event = (game.name, game.event, game.end_counts, repr(game.dying))
+        return rules.fingerprint(CODE, event, names, self.frame_skip, self.sticky)
 
     def here(self, state: AtariEnv) -> Place:
         """Where a game stands."""
@@ -78,6 +82,11 @@ def _moment(ale: Any) -> Moment:
     return Moment(ale.getRAM(), ale.lives(), ale.game_over())
 
 
+def default_depth(game: Game) -> int:
+    """How far to look ahead: further where no flag shows death early, and where something runs out."""
+    return max(DEPTH_STEPS_WITH_RESOURCES if game.resources else DEPTH_STEPS, game.depth)
+
+
 class Lookahead(rules.Lookahead):
     """The look-ahead rule for games played with the settings of `env`; use it with `state=emulator_state`.
 
@@ -106,7 +115,7 @@ class Lookahead(rules.Lookahead):
         model = Emulator(atari)
         super().__init__(
             model,
-            depth=depth or 30,
+            depth=depth or default_depth(atari.game),
             held=held,
             attempts=attempts,
             effort=effort,
