@@ -43,7 +43,8 @@ class Emulator:
 
     def here(self, state: AtariEnv) -> Place:
         """Where a game stands."""
-        return self._place(state.ale, self.game.is_dying(state.ale.getRAM()))
+        now = Moment(state.ram(), state.lives, state.game_over)
+        return _place(state.ale, now, self.game.is_dying(now.ram))
 
     def advance(self, place: Place, action: int) -> Place:
         """One step: an action for `frame_skip` frames."""
@@ -59,27 +60,22 @@ class Emulator:
 
     def _run(self, place: Place, frames: list[Any]) -> Place:
         ale, game = self.ale, self.game
+        state, before = place.token
         if place is not self._at:
-            if (
-                place.token.getEpisodeFrameNumber() == 0
-            ):  # a state before the first frame needs such an emulator
+            if state.getEpisodeFrameNumber() == 0:  # a state before the first frame needs such an emulator
                 ale.reset_game()
-            ale.restoreState(place.token)
-        before, worst = _moment(ale), 0.0
+            ale.restoreState(state)
+        worst = 0.0
         for action in frames:
             worst = min(worst, ale.act(action))
-        after = _moment(ale)
-        self._at = self._place(ale, game.is_dying(after.ram) or game.unsafe(before, after, worst))
+        after = Moment(ale.getRAM(), ale.lives(), ale.game_over())
+        self._at = _place(ale, after, game.is_dying(after.ram) or game.unsafe(before, after, worst))
         return self._at
 
-    @staticmethod
-    def _place(ale: Any, unsafe: bool) -> Place:
-        state = ale.cloneState()
-        return Place(blake2b(state.serialize(), digest_size=16).digest(), unsafe, state)
 
-
-def _moment(ale: Any) -> Moment:
-    return Moment(ale.getRAM(), ale.lives(), ale.game_over())
+def _place(ale: Any, moment: Moment, unsafe: bool) -> Place:
+    state = ale.cloneState()
+    return Place(blake2b(state.serialize(), digest_size=16).digest(), unsafe, (state, moment))
 
 
 def default_depth(game: Game) -> int:
