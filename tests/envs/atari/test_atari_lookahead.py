@@ -11,7 +11,7 @@ from rlpd_gx.envs.atari import GAMES, make
 from rlpd_gx.envs.atari.lookahead import Lookahead, emulator_state
 
 
-def guarded(name, depth=8, **settings):
+def guarded(name, depth, **settings):
     env = make(name, **settings)
     rule = Lookahead(env, depth)
     return env, rule, gx.Guardian(env.action_space, rule, embedding=env.embedding)
@@ -19,10 +19,10 @@ def guarded(name, depth=8, **settings):
 
 @pytest.mark.parametrize("name", GAMES)
 def test_the_real_game_is_not_disturbed_and_goes_as_simulated(name):
-    env, rule, guardian = guarded(name)
+    env, rule, guardian = guarded(name, 6)
     twin, chance = make(name), np.random.default_rng(0)
     assert np.array_equal(env.reset(seed=3)[0], twin.reset(seed=3)[0])
-    for _ in range(40):
+    for _ in range(25):
         verdict = guardian.certify(env, int(chance.integers(env.action_space.n)))
         observation, reward, terminated, truncated, info = env.step(verdict.action)
         expected = twin.step(verdict.action)

@@ -12,9 +12,9 @@ from rlpd_gx.rules import Place
 
 CODE = rules.code_of(__file__)  # part of the fingerprint
 DEPTH_STEPS = 24
-DEPTH_STEPS_WITH_RESOURCES = (
-    40  # far enough to fetch what runs out: from the bottom of Seaquest to its surface
-)
+DEPTH_STEPS_WITHOUT_FLAG = 32
+DEPTH_STEPS_WITH_RESOURCES = 32  # from the bottom of Seaquest to its surface it takes 24
+MOST_DEPTH_STEPS = 48  # the lag of Krull and Gopher is longer, but so is what a verdict would cost
 
 
 class Emulator:
@@ -80,7 +80,9 @@ def _place(ale: Any, moment: Moment, unsafe: bool) -> Place:
 
 def default_depth(game: Game) -> int:
     """How far to look ahead: further where no flag shows death early, and where something runs out."""
-    return max(DEPTH_STEPS_WITH_RESOURCES if game.resources else DEPTH_STEPS, game.depth)
+    least = DEPTH_STEPS if game.dying else DEPTH_STEPS_WITHOUT_FLAG
+    least = max(least, DEPTH_STEPS_WITH_RESOURCES) if game.resources else least
+    return min(max(least, game.depth), MOST_DEPTH_STEPS)
 
 
 class Lookahead(rules.Lookahead):
