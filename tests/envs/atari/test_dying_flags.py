@@ -117,7 +117,7 @@ def test_a_way_out_is_one():
 
 
 def test_the_finder_finds_what_is_known_of_demon_attack():
-    found = find("DemonAttack", events=16, steps=5000, lag_events=2, seed=3)
+    found = find("DemonAttack", events=12, steps=3000, lag_events=1, seed=3)
     assert found.flags == atari.GAMES["DemonAttack"].dying
     assert found.checked.precision == found.checked.recall == 1
     assert all(14 <= lag <= 18 for lag in found.lags)
