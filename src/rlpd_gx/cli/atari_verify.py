@@ -57,7 +57,7 @@ def verify(
         if out is not None:
             _write(out, content)
     shown = content["games"] if out is not None else {n: content["games"][n] for n in names}
-    console.print(table(shown), width=max(console.width, WIDTH), crop=False)
+    Console(width=max(console.width, WIDTH)).print(table(shown))
     console.print(_conclusion(shown), soft_wrap=True, highlight=False)
 
 

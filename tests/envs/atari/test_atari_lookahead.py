@@ -54,6 +54,29 @@ def test_a_random_policy_under_look_ahead_loses_no_life(name):
     assert events[True] == 0 < events[False]
 
 
+@pytest.mark.parametrize("seed", [0, 1])
+def test_on_seaquest_nobody_runs_out_of_oxygen_who_could_have_surfaced(seed):
+    """At the bottom, with oxygen for about 40 steps, a diver on board, and 24 steps of UP to the surface."""
+    oxygen, divers = 102, 62
+    suffocated = {}
+    for guard in (True, False):
+        env = make("Seaquest")
+        guardian = gx.Guardian(env.action_space, Lookahead(env), embedding=env.embedding)
+        env.reset(seed=seed)
+        for _ in range(60):
+            env.step(env.action_meanings.index("DOWN"))
+        env.ale.setRAM(oxygen, 5)
+        env.ale.setRAM(divers, 1)
+        env.step(0)
+        chance, lives, suffocated[guard] = np.random.default_rng(seed), env.lives, 0
+        for _ in range(70):
+            action, before = int(chance.integers(env.action_space.n)), env.ram()
+            env.step(guardian.certify(env, action).action if guard else action)
+            suffocated[guard] += bool(env.lives < lives and before[oxygen] == 0)
+            lives = env.lives
+    assert suffocated[True] == 0 < suffocated[False]
+
+
 def test_complete_safe_sets_cost_a_verdict_nothing_more():
     env, rule, guardian = guarded("MsPacman", 12)
     env.reset(seed=0)
