@@ -1,6 +1,7 @@
 """Look-ahead in Atari: exact, undisturbing, and worth its name."""
 
 import json
+from pathlib import Path
 
 import gymnasium as gym
 import numpy as np
@@ -161,3 +162,9 @@ def test_the_actions_to_go_on_with_can_be_named():
     with pytest.raises(gx.GxError, match="Pong has no action 'JUMP'"):
         Lookahead(env, 4, continuations=["JUMP"])
     assert Lookahead(env, 4).fingerprint != Lookahead(make("Pong", frame_skip=2), 4).fingerprint
+
+
+def test_the_example_in_the_documentation_runs(capsys):
+    page = (Path(__file__).parents[3] / "docs" / "atari.md").read_text().partition("## Look-ahead")[2]
+    exec(page.partition("```python")[2].partition("```")[0], {"gx": gx})
+    assert "proposals" in capsys.readouterr().out
