@@ -121,9 +121,7 @@ class Situation:
     plans: dict[bytes, Plan] = field(default_factory=dict)  # by the place an action leads to
     times: dict[int, int] = field(default_factory=dict)  # by action: steps that are known to stay safe
     known: dict[bytes, tuple[Plan, int]] = field(default_factory=dict)  # places on plans of full length
-    asked: list[tuple[int, int | None]] = field(
-        default_factory=list
-    )  # actions with the previous one, in order
+    asked: list[tuple[int, int | None]] = field(default_factory=list)  # (action, previous one), in order
     spent: int = 0  # simulated steps
 
     def add(self, plan: Plan) -> None:
@@ -135,11 +133,9 @@ class Situation:
 class Search:
     """The margin function of a look-ahead rule: (steps known to stay safe) / depth - 1, at most 0."""
 
-    def __init__(
-        self, model: Model, depth: int, held: Sequence[int], attempts: int, effort: int, lag: int
-    ) -> None:
+    def __init__(self, model: Model, depth: int, held: Sequence[int], attempts: int, effort: int) -> None:
         self.model, self.depth, self.held = model, depth, tuple(held)
-        self.attempts, self.effort, self.lag = attempts, effort, lag
+        self.attempts, self.effort = attempts, effort
         self.simulated_steps = 0
         self._lanes: WeakKeyDictionary[Any, Situation] = WeakKeyDictionary()
         self._saved: list[dict[str, Any]] = []
@@ -147,7 +143,7 @@ class Search:
     @property
     def fingerprint(self) -> str:
         """Of the settings and the model, not of what was found."""
-        settings = (self.depth, self.held, self.attempts, self.effort, self.lag)
+        settings = (self.depth, self.held, self.attempts, self.effort)
         return fingerprint(CODE, self.model.fingerprint, settings)
 
     def __call__(self, state: Any, action: Any, previous_action: Any = None) -> float:
@@ -237,18 +233,16 @@ class Search:
             return
         ways: list[list[int]] = [[held] for held in dict.fromkeys((action, *self.held))]
         if inherited:
-            ways = [inherited.actions[1:], *ways][: 1 if len(inherited) < self.lag else self.attempts]
+            ways = [inherited.actions[1:], *ways][: self.attempts]
         for way in ways:
             yield self._roll(situation, place, way, self.depth - 1)
 
     def _repairs(self, situation: Situation) -> Iterator[Plan]:
         """Other ends for an inherited plan that leads into danger: leave it, ever earlier, for a random one."""
         inherited, need = situation.inherited, self.depth - 1
-        if len(inherited) <= self.lag:
-            return
         chance = random.Random(zlib.crc32(situation.root.identity))
         limit = situation.spent + self.effort * self.depth
-        back = self.lag + 1
+        back = 1
         for _ in range(self.effort * self.depth):
             if situation.spent >= limit:
                 return
@@ -257,7 +251,7 @@ class Search:
             segments = [(chance.choice(self.held), chance.randint(1, 8)) for _ in range(8)]
             way = chain.from_iterable(repeat(held, times) for held, times in segments)
             yield kept.joined(self._roll(situation, inherited.places[leave - 1], way, need - len(kept)))
-            back = self.lag + 1 if leave == 1 else back + 1 + chance.randrange(back)
+            back = 1 if leave == 1 else back + 1 + chance.randrange(back)
 
     def _roll(self, situation: Situation, place: Place, way: Iterable[int], need: int) -> Plan:
         """Take the actions of `way`, then hold the last of them, for `need` steps or to the unsafe event."""
@@ -324,7 +318,6 @@ class Lookahead(Atom):
         held: actions that are tried for going on, each held; all of them must be known to the model.
         attempts: how many ways of going on to try for an action that leaves the last plan.
         effort: how much to search, in multiples of `depth`, when the last plan leads into danger.
-        lag: steps from the moment at which the event is certain until the model says so.
         needs: ("previous_action",) if the outcomes of a step depend on the action before.
     """
 
@@ -336,16 +329,15 @@ class Lookahead(Atom):
         held: Sequence[int],
         attempts: int = 3,
         effort: int = 10,
-        lag: int = 0,
         needs: Sequence[str] = (),
         name: str = "look-ahead",
     ) -> None:
-        if depth < 2 or attempts < 1 or effort < 0 or lag < 0 or not len(held):
+        if depth < 2 or attempts < 1 or effort < 0 or not len(held):
             raise GxError(
-                f"depth {depth}, attempts {attempts}, effort {effort}, lag {lag}, {len(held)} held actions: look "
-                "at least 2 steps ahead, with at least one attempt and one held action, and nothing below zero"
+                f"depth {depth}, attempts {attempts}, effort {effort}, {len(held)} held actions: look at least 2 "
+                "steps ahead, with one attempt and one held action or more, and no effort below zero"
             )
-        search = Search(model, depth, [int(a) for a in held], attempts, effort, lag)
+        search = Search(model, depth, [int(a) for a in held], attempts, effort)
         super().__init__(search, "margin", name, needs=tuple(needs), lazy=True)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "Lookahead":

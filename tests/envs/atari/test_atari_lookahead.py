@@ -154,6 +154,8 @@ def test_wrapped_and_vectorised_environments():
     for _ in range(3):
         verdicts = both.step(np.array([2, 3]))[-1]["guardian"]
     assert [v.status for v in verdicts] == ["allowed", "allowed"]
+    with pytest.raises(gx.GxError, match="not CartPoleEnv"):
+        emulator_state(gym.make("CartPole-v1"), None, {})
 
 
 def test_the_actions_to_go_on_with_can_be_named():

@@ -123,4 +123,12 @@ class Lookahead(rules.Lookahead):
 
 def emulator_state(env: Any, observation: Any, info: dict[str, Any]) -> Any:
     """What look-ahead reads: the environment itself, or each member of a vector of them."""
-    return [e.unwrapped for e in env.unwrapped.envs] if hasattr(env.unwrapped, "envs") else env.unwrapped
+    world = env.unwrapped
+    members = [e.unwrapped for e in getattr(world, "envs", [world])]
+    for member in members:
+        if not isinstance(member, AtariEnv):
+            raise GxError(
+                f"look-ahead needs Atari environments of this process, not {type(member).__name__}; where each runs "
+                "in a process of its own, guard it there"
+            )
+    return members if hasattr(world, "envs") else world
