@@ -36,7 +36,10 @@ _HOME = {
         "decode",
     ),
     "rlpd_gx.rules": (
+        "Lookahead",
+        "Place",
         "Rule",
+        "Twin",
         "bounds_rule",
         "ellipsoid_rule",
         "halfspace_rule",

@@ -5,7 +5,10 @@ from typing import Annotated, Any
 
 import typer
 
-app = typer.Typer(help="The 26 Atari games: events, dying flags.", no_args_is_help=True)
+from rlpd_gx.cli.atari_verify import verify
+
+app = typer.Typer(help="The 26 Atari games: events, dying flags, look-ahead.", no_args_is_help=True)
+app.command()(verify)
 
 
 @app.command("list")

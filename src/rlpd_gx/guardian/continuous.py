@@ -51,7 +51,9 @@ class BoxJudge:
         values[bad] = 0
         return values, failures
 
-    def judge(self, states: States, proposed: np.ndarray, preference: np.ndarray | None) -> Judgement:
+    def judge(
+        self, states: States, proposed: np.ndarray, preference: np.ndarray | None, complete: bool = False
+    ) -> Judgement:
         reader = Reader(states, warned=self.warned)
         sets = {
             a: reader.convex_set(a, self.dimension) for r in self.rules for a in r.atoms() if a.form in SETS

@@ -17,7 +17,10 @@ JOINT_LIMIT = 4096  # MultiDiscrete spaces with more joint actions are judged co
 
 
 class FiniteJudge:
-    """Every action of the space is asked about; the nearest allowed one is found under the embedding."""
+    """Every action of the space is asked about; the nearest allowed one is found under the embedding.
+
+    Lazy rules are asked about the proposal first, then about the others from the nearest on, until one passes.
+    """
 
     def __init__(
         self,
@@ -26,6 +29,7 @@ class FiniteJudge:
         embedding: Any | None,
     ) -> None:
         self.rules, self.space, self.warned = rules, space, set[str]()
+        self.lazy = [a for r in rules for a in r.atoms() if a.lazy]
         if isinstance(space, gym.spaces.Discrete):
             self.nvec = np.array([space.n])
             self.catalogue = int(space.start) + np.arange(space.n, dtype=space.dtype)
@@ -51,15 +55,19 @@ class FiniteJudge:
         digits, failures = _digits(self.space, self.nvec, proposed)
         return np.ravel_multi_index(tuple(digits.T), tuple(self.nvec)), failures
 
-    def judge(self, states: States, proposed: np.ndarray, preference: np.ndarray | None) -> Judgement:
+    def judge(
+        self, states: States, proposed: np.ndarray, preference: np.ndarray | None, complete: bool = False
+    ) -> Judgement:
         reader = Reader(states, warned=self.warned)
         tables = {a: self._table(reader, a) for r in self.rules for a in r.atoms()}
         margins = np.stack([tree_margin(r, tables.__getitem__) for r in self.rules])  # [R, B, n]
+        distance = distances(proposed, self.n, self.embedding)
+        if self.lazy:
+            self._ask_in_order(reader, tables, margins, proposed, distance, preference, complete)
         known = ~np.isnan(margins)
         total = np.where(known, margins, -np.inf).min(axis=0)
         allowed = total >= 0
         rows = np.arange(states.count)
-        distance = distances(proposed, self.n, self.embedding)
         stays = allowed[rows, proposed]
         choice = np.where(stays, proposed, choose_nearest(allowed, distance, total, preference))
         none = ~allowed.any(axis=-1)
@@ -73,7 +81,10 @@ class FiniteJudge:
 
         def margin_at(row: int, action: Any) -> np.ndarray:
             (id_,), wrong = self.well_formed(np.asarray(action)[None])
-            return np.full(len(self.rules), -np.inf) if wrong else margins[:, row, id_]
+            if wrong:
+                return np.full(len(self.rules), -np.inf)
+            self._ask(reader, tables, margins, row, id_)
+            return margins[:, row, id_]
 
         return Judgement(
             action=self.catalogue[choice],
@@ -82,16 +93,57 @@ class FiniteJudge:
             margins=at_proposed,
             binding=np.concatenate([at_proposed < 0, np.zeros((1, states.count), dtype=bool)]),
             exact=np.ones(states.count, dtype=bool),
-            safe_set=Mask(allowed, known.all(axis=0), self.embedding, **self._form),
+            safe_set=Mask(
+                allowed, known.all(axis=0) | (margins < 0).any(axis=0), self.embedding, **self._form
+            ),
             failures=failures,
             margin_at=margin_at,
         )
+
+    def _ask_in_order(
+        self,
+        reader: Reader,
+        tables: dict[Atom, np.ndarray],
+        margins: np.ndarray,
+        proposed: np.ndarray,
+        distance: np.ndarray,
+        preference: np.ndarray | None,
+        complete: bool,
+    ) -> None:
+        """Fill in what lazy rules say, row by row; unless `complete`, no further than the nearest allowed action.
+
+        An action that another rule forbids already is not asked about.
+        """
+        ids = np.arange(self.n)
+        for row in range(reader.states.count):
+            prefer = np.zeros(self.n) if preference is None else preference[row]
+            order = np.lexsort((ids, -prefer, distance[row], ids != proposed[row]))
+            for action in order.tolist():
+                if row in reader.failures:
+                    break  # a fallback will run
+                self._ask(reader, tables, margins, row, action)
+                if not complete and (margins[:, row, action] >= 0).all():
+                    break
+
+    def _ask(
+        self, reader: Reader, tables: dict[Atom, np.ndarray], margins: np.ndarray, row: int, action: int
+    ) -> None:
+        """Ask lazy rules about one action until it is settled."""
+        for atom in self.lazy:
+            at = margins[:, row, action]
+            if (at < 0).any() or not np.isnan(at).any():
+                return
+            if np.isnan(tables[atom][row, action]):
+                tables[atom][row, action] = reader.margin_in(row, atom, self.catalogue[action])
+                margins[:, row, action] = [
+                    tree_margin(r, lambda a: tables[a][row, action]) for r in self.rules
+                ]
 
     def _least_bad(
         self, margins: np.ndarray, distance: np.ndarray, preference: np.ndarray | None
     ) -> np.ndarray:
         """Where nothing is allowed: the largest margin, then the fewest broken rules, then the nearest."""
-        margins = np.where(np.isnan(margins), -np.inf, margins)
+        margins = np.where(np.isnan(margins), np.inf, margins)  # not asked: another rule forbids the action
         worst = margins.min(axis=0)
         best = worst >= worst.max(axis=-1, keepdims=True)
         broken = np.where(best, (margins < 0).sum(axis=0), np.inf)
@@ -99,7 +151,9 @@ class FiniteJudge:
         return choose_nearest(best, distance, None, preference)
 
     def _table(self, reader: Reader, atom: Atom) -> np.ndarray:
-        """Margins of one rule at every action [B, n]."""
+        """Margins of one rule at every action [B, n]; NaN where it failed or is yet to be asked."""
+        if atom.lazy:
+            return np.full((reader.states.count, self.n), np.nan)
         if atom.form == "mask":
             return reader.mask(atom, self._joint, self.n)
         columns = [
@@ -149,7 +203,9 @@ class ComponentJudge:
         """Component values counted from zero [B, components]."""
         return _digits(self.space, self.nvec, proposed)
 
-    def judge(self, states: States, proposed: np.ndarray, preference: np.ndarray | None) -> Judgement:
+    def judge(
+        self, states: States, proposed: np.ndarray, preference: np.ndarray | None, complete: bool = False
+    ) -> Judgement:
         reader = Reader(states, warned=self.warned)
         width = int(self.nvec.sum())
         tables = np.stack([reader.mask(r, self._checked, width) for r in self.rules if isinstance(r, Atom)])

@@ -127,9 +127,13 @@ class Guardian:
         return batch
 
     def safe_sets(self, states: Any, *, context: Context | Mapping[str, Any] | None = None) -> SafeSet | None:
-        """The safe sets of a batch of states, or None where the rules have no finite description."""
+        """The safe sets of a batch of states, or None where the rules have no finite description.
+
+        Lazy rules are asked about every action, unlike in a verdict.
+        """
         many = States.many(states, _as_context(context))
-        judgement = self._judge.judge(many, self._judge.well_formed(self.blank_actions(many.count))[0], None)
+        blank = self._judge.well_formed(self.blank_actions(many.count))[0]
+        judgement = self._judge.judge(many, blank, None, complete=True)
         if judgement.failures:
             row, reason = next(iter(judgement.failures.items()))
             raise GxError(f"state {row}: {reason}")

@@ -36,8 +36,13 @@ class Judge(Protocol):
 
     rules: Sequence[Rule]
 
-    def judge(self, states: States, proposed: np.ndarray, preference: np.ndarray | None) -> Judgement:
-        """Judge proposals [B, ...], already checked to be of the space's shape."""
+    def judge(
+        self, states: States, proposed: np.ndarray, preference: np.ndarray | None, complete: bool = False
+    ) -> Judgement:
+        """Judge proposals [B, ...], already checked to be of the space's shape.
+
+        `complete`: leave no action of a finite space untested, though the proposal may not need it.
+        """
         ...
 
     def well_formed(self, proposed: Any) -> tuple[np.ndarray, dict[int, str]]:

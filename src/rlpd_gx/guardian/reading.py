@@ -177,15 +177,14 @@ class Reader:
 
     def margin(self, atom: Atom, actions: np.ndarray) -> np.ndarray:
         """Margins of a predicate or margin rule at one action per state [B]; NaN where the rule failed."""
-        check = _booleans if atom.form == "predicate" else _numbers
+        return self.call(atom, _one_each(atom), (np.array(np.nan),), actions)[0] - atom.shift
 
-        def one_each(answer: Any) -> Columns:
-            values = check(answer)
-            if values.ndim != 1:
-                raise GxError(f"returned an array of shape {values.shape[1:]} where one answer is expected")
-            return (values,)
-
-        return self.call(atom, one_each, (np.array(np.nan),), actions)[0] - atom.shift
+    def margin_in(self, row: int, atom: Atom, action: np.ndarray) -> float:
+        """The margin of a predicate or margin rule at one action in one state; NaN where the rule failed."""
+        every = read_only(np.broadcast_to(action, (self.states.count, *np.shape(action))))
+        return (
+            float(self._call_one(atom, _one_each(atom), (np.array(np.nan),), row, (every,))[0]) - atom.shift
+        )
 
     def mask(self, atom: Atom, shape: Callable[[np.ndarray, bool], np.ndarray], n: int) -> np.ndarray:
         """Margins +1/-1 of a mask rule [B, n]; NaN where it failed.
@@ -216,6 +215,19 @@ def tree_margin(rule: Rule, of_atom: Callable[[Atom], np.ndarray]) -> np.ndarray
         return np.where(unknown & ~(largest >= 0), np.nan, largest)
     assert isinstance(rule, Atom)
     return of_atom(rule)
+
+
+def _one_each(atom: Atom) -> Callable[[Any], Columns]:
+    """A check that a predicate or margin rule gives one answer for each action."""
+    check = _booleans if atom.form == "predicate" else _numbers
+
+    def one_each(answer: Any) -> Columns:
+        values = check(answer)
+        if values.ndim != 1:
+            raise GxError(f"returned an array of shape {values.shape[1:]} where one answer is expected")
+        return (values,)
+
+    return one_each
 
 
 def _words(error: Exception) -> str:

@@ -1,6 +1,7 @@
 """Rules say which actions are allowed. The Guardian enforces them, the environments bring some along."""
 
-from rlpd_gx.rules.fingerprint import fingerprint
+from rlpd_gx.rules.fingerprint import code_of, fingerprint
+from rlpd_gx.rules.lookahead import Lookahead, Model, Place, Twin
 from rlpd_gx.rules.rule import (
     BOOLEAN,
     SETS,
@@ -24,9 +25,14 @@ __all__ = [
     "SETS",
     "Atom",
     "Combined",
+    "Lookahead",
+    "Model",
+    "Place",
     "Rule",
+    "Twin",
     "alternatives",
     "bounds_rule",
+    "code_of",
     "conjuncts",
     "ellipsoid_rule",
     "fingerprint",

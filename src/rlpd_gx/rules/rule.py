@@ -63,12 +63,16 @@ class Atom(Rule):
     needs: tuple[str, ...] = ()
     shift: float = 0.0
     max_rows: int | None = None  # half-spaces: how many at most, so that codes have a fixed size
+    lazy: bool = False  # too costly to be asked about every action; says nothing about what is allowed
 
     def __post_init__(self) -> None:
         if not callable(self.fn):
             raise GxError(f"rule {self.name!r} needs a function, not {type(self.fn).__name__}")
         if unknown := set(self.needs) - set(NEEDS):
             raise GxError(f"rule {self.name!r} needs {sorted(unknown)}; a rule may need {', '.join(NEEDS)}")
+        if self.lazy and self.form not in ("predicate", "margin"):
+            raise GxError(f"rule {self.name!r} is a {self.form} rule, which answers for all actions at once; "
+                          "only gx.rule and gx.margin_rule can be lazy")  # fmt: skip
 
     def shifted(self, delta: float) -> Self:
         if self.form in BOOLEAN:
@@ -155,10 +159,17 @@ class RuleMaker(Protocol):
         name: str | None = ...,
         batched: bool = ...,
         needs: Sequence[str] = ...,
+        lazy: bool = ...,
     ) -> Atom: ...
     @overload
     def __call__(
-        self, fn: None = ..., *, name: str | None = ..., batched: bool = ..., needs: Sequence[str] = ...
+        self,
+        fn: None = ...,
+        *,
+        name: str | None = ...,
+        batched: bool = ...,
+        needs: Sequence[str] = ...,
+        lazy: bool = ...,
     ) -> Callable[[Callable[..., Any]], Atom]: ...
 
 
@@ -169,16 +180,18 @@ def _maker(form: str, doc: str) -> RuleMaker:
         name: str | None = None,
         batched: bool = False,
         needs: Sequence[str] = (),
+        lazy: bool = False,
     ) -> Any:
         if fn is None:  # used as a decorator with arguments
-            return lambda f: make(f, name=name, batched=batched, needs=needs)
+            return lambda f: make(f, name=name, batched=batched, needs=needs, lazy=lazy)
         given = name or str(getattr(fn, "__name__", type(fn).__name__))
-        return Atom(fn, form, "rule" if given == "<lambda>" else given, batched, tuple(needs))
+        return Atom(fn, form, "rule" if given == "<lambda>" else given, batched, tuple(needs), lazy=lazy)
 
     make.__doc__ = (
         f"{doc}\n\n    Also a decorator.\n"
         "    `batched`: fn takes a whole batch of states (and actions) and returns one row for each.\n"
         "    `needs`: which of previous_action, time and parameters fn takes as keyword arguments.\n"
+        "    `lazy`: fn is costly; among discrete actions ask it only until the nearest allowed one is found.\n"
     )
     make.__name__ = make.__qualname__ = "rule" if form == "predicate" else f"{form}_rule"
     return make

@@ -90,6 +90,16 @@ def test_what_is_not_announced_costs_recall_and_false_alarms_cost_precision():
     assert late.precision == pytest.approx(4 / LAG)
 
 
+def test_the_flag_of_one_death_does_not_announce_the_next():
+    recording = planted(announced=0.0, events=100)
+    first = recording.events[::2]
+    for lead in range(1, LAG + 1):
+        recording.ram[first - lead, 40] = 7
+    judged = validate((Flag(40, (7,)),), recording, window=300)  # reaches back over several deaths
+    assert judged.recall == 0.5
+    assert judged.lead_steps == LAG
+
+
 def test_nothing_is_found_where_there_is_nothing():
     blind = planted(announced=0.0)
     assert search(blind, LAG + 2, NO_ESCAPES) is None
@@ -117,7 +127,7 @@ def test_a_way_out_is_one():
 
 
 def test_the_finder_finds_what_is_known_of_demon_attack():
-    found = find("DemonAttack", events=16, steps=5000, lag_events=2, seed=3)
+    found = find("DemonAttack", events=12, steps=3000, lag_events=1, seed=3)
     assert found.flags == atari.GAMES["DemonAttack"].dying
     assert found.checked.precision == found.checked.recall == 1
     assert all(14 <= lag <= 18 for lag in found.lags)

@@ -1,6 +1,20 @@
 """The 26 games of Atari-100k: the task, what is unsafe in each, and how dying shows in RAM."""
 
 from rlpd_gx.envs.atari.env import AtariEnv, Clone, make, make_vec
-from rlpd_gx.envs.atari.games import GAMES, Flag, Game, find_game
+from rlpd_gx.envs.atari.games import GAMES, Flag, Game, Resource, find_game
+from rlpd_gx.envs.atari.lookahead import Emulator, Lookahead, emulator_state
 
-__all__ = ["GAMES", "AtariEnv", "Clone", "Flag", "Game", "find_game", "make", "make_vec"]
+__all__ = [
+    "GAMES",
+    "AtariEnv",
+    "Clone",
+    "Emulator",
+    "Flag",
+    "Game",
+    "Lookahead",
+    "Resource",
+    "emulator_state",
+    "find_game",
+    "make",
+    "make_vec",
+]

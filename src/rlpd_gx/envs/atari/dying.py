@@ -90,9 +90,7 @@ def search(recording: Recording, window: int, escapes: Array) -> Judged | None:
 def _score(flagged: Array, ahead: Array, window: int) -> Validation:
     before = (ahead >= 1) & (ahead <= window)
     flagged = flagged & (ahead > 0)  # the step that counts the event announces nothing
-    leads = [
-        _lead((flagged & before)[max(event - window, 0) : event]) for event in np.flatnonzero(ahead == 0)
-    ]
+    leads = [_lead(flagged[life]) for life in _last_steps(ahead, window)]
     found = [lead for lead in leads if lead]
     return Validation(
         precision=float(before[flagged].mean()) if flagged.any() else 0.0,
@@ -101,6 +99,16 @@ def _score(flagged: Array, ahead: Array, window: int) -> Validation:
         events=len(leads),
         steps=len(ahead),
     )
+
+
+def _last_steps(ahead: Array, window: int) -> list[slice]:
+    """The steps before each event, at most `window`, and none from before another event or of another game."""
+    slices = []
+    for event in np.flatnonzero(ahead == 0).tolist():
+        steps = np.arange(max(event - window, 0), event)
+        own = ahead[steps] == event - steps  # from some step on: those before it lead to an earlier event
+        slices.append(slice(event - int(own.sum()), event))
+    return slices
 
 
 def _lead(flagged: Array) -> int:
@@ -118,14 +126,13 @@ def _telling_values(byte: Array, ahead: Array, window: int, escaped: Array) -> t
     before = (ahead >= 1) & (ahead <= window)
     seen_before = np.bincount(byte[before], minlength=256)
     seen_else = np.bincount(byte[ahead > window], minlength=256)
-    counted = np.flatnonzero(ahead == 0)
+    lives = _last_steps(ahead, window)
     support = np.zeros(256, int)
-    for event in counted:
-        start = max(event - window, 0)
-        support[np.unique(byte[start:event][before[start:event]])] += 1
+    for life in lives:
+        support[np.unique(byte[life])] += 1
     saved = np.bincount(escaped, minlength=256) > 0
     pure = ~saved & (seen_before > 0) & (seen_before >= GOOD * (seen_before + seen_else))
-    telling = pure & (support >= max(2, SUPPORT * len(counted)))
+    telling = pure & (support >= max(2, SUPPORT * len(lives)))
     unseen = ~saved & (seen_before + seen_else == 0)
     values = np.flatnonzero(telling)
     for first, last in itertools.pairwise(values):

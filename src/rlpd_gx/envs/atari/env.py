@@ -104,9 +104,8 @@ class AtariEnv(gym.Env[Array, Any]):
         self.observation_space = gym.spaces.Box(0, 255, (self.frame_stack, *frame), np.uint8)
         self._play = _Play()
         self._ram = self.ale.getRAM()
-        self._stack = np.zeros(
-            (self.frame_stack, *frame), np.uint8
-        )  # replaced in each step, never written to
+        # Replaced in each step, never written to: clones may keep it.
+        self._stack = np.zeros(self.observation_space.shape, np.uint8)
         # [-2] the frame before the last of a step, [-1] the brighter of both, as AtariPreprocessing keeps them
         self._screens = (
             np.zeros((2, *self.ale.getScreenDims()), np.uint8) if observation == "pixels" else None
@@ -151,11 +150,10 @@ class AtariEnv(gym.Env[Array, Any]):
         """A new game; after a lost life that ended an episode, the same game goes on with one NOOP step."""
         super().reset(seed=seed)
         play, reward = self._play, 0.0
-        goes_on = self.life_loss_ends and play.life_lost and seed is None
-        if goes_on and not play.over and play.steps < self.max_steps - 1:
+        life_ended = self.life_loss_ends and play.life_lost and not play.over
+        goes_on = life_ended and seed is None and play.steps < self.max_steps - 1
+        if goes_on:
             reward, _ = self.advance(NOOP)
-        else:
-            goes_on = False
         if play.over or not goes_on:
             self._new_game(seed)
             reward = 0.0
@@ -203,7 +201,7 @@ class AtariEnv(gym.Env[Array, Any]):
         return total, self.game.unsafe(before, Moment(self._ram, lives, play.over), worst)
 
     def clone(self) -> Clone:
-        """The whole state, for this process; 0.1 ms. Chance is included: what follows a restore is the same."""
+        """The whole state, for this process. Chance is included: what follows a restore is the same."""
         return Clone(
             self.ale.cloneState(include_rng=True),
             copy.copy(self._play),

@@ -48,6 +48,16 @@ def span(first: int, last: int) -> tuple[int, ...]:
     return tuple(range(first, last + 1))
 
 
+@dataclass(frozen=True)
+class Resource:
+    """A byte of RAM that runs out: at `empty` a life is lost."""
+
+    name: str
+    address: int
+    full: int
+    empty: int = 0
+
+
 class Moment(NamedTuple):
     """What events are told from: RAM [128], the lives left, and whether the game is over."""
 
@@ -75,6 +85,7 @@ class Game:
     event: str = LIFE_LOST
     end_counts: bool = True  # the last life shows as the end of the game; if not, it was counted before
     dying: tuple[Flag, ...] = ()  # any of them; empty where none was found
+    resources: tuple[Resource, ...] = ()
     depth: int = 0  # steps to look ahead
     evidence: Evidence = Evidence()
 
@@ -106,31 +117,48 @@ _TABLE = (
     Game("BankHeist", 18, dying=(Flag(23, (253,)),), depth=6, evidence=Evidence(1.0, 1.0, 200, 51)),
     Game("BattleZone", 18, depth=13, evidence=Evidence(events=156, lag_steps=2)),
     Game("Boxing", 18, NEGATIVE_REWARD, depth=7, evidence=Evidence(events=200, lag_steps=2)),
+    Game("Breakout", 4, dying=(Flag(101, span(184, 208)),), depth=8, evidence=Evidence(1.0, 1.0, 200, 10)),
+    Game("ChopperCommand", 18, dying=(Flag(73, (173,)),), depth=5, evidence=Evidence(1.0, 1.0, 200, 16)),
+    Game("CrazyClimber", 9, dying=(Flag(93, (1, 2)),), depth=7, evidence=Evidence(1.0, 1.0, 61, 41)),
+    Game("DemonAttack", 6, dying=(Flag(63, (3,)),), depth=5, evidence=Evidence(1.0, 1.0, 200, 16)),
+    Game("Freeway", 3, KNOCKED_BACK, depth=7, evidence=Evidence(events=200, lag_steps=1)),
+    Game("Frostbite", 18, dying=(Flag(110, (4, 5)),), depth=8, evidence=Evidence(1.0, 0.91, 200, 53)),
+    Game("Gopher", 8, depth=100, evidence=Evidence(events=118, lag_steps=44)),
+    Game("Hero", 18, dying=(Flag(45, span(150, 254)),), depth=7, evidence=Evidence(1.0, 1.0, 173, 28.5)),
+    Game("Jamesbond", 18, dying=(Flag(100, (250,)),), depth=7, evidence=Evidence(1.0, 1.0, 200, 15.5)),
+    Game("Kangaroo", 18, dying=(Flag(54, (1,)),), depth=12, evidence=Evidence(1.0, 1.0, 200, 25.5)),
+    Game("Krull", 18, depth=132, evidence=Evidence(events=59, lag_steps=83)),
+    Game("KungFuMaster", 14, dying=(Flag(34, (1,)),), depth=25, evidence=Evidence(1.0, 1.0, 199, 19.5)),
+    Game("MsPacman", 9, dying=(Flag(39, span(73, 83)),), depth=16, evidence=Evidence(1.0, 1.0, 200, 20.5)),
     Game(
-        "Breakout",
-        4,
-        dying=(Flag(101, (161, 165, 167, 171, 173, *span(177, 179), *span(181, 208))),),
-        depth=11,
-        evidence=Evidence(0.9774, 1.0, 200, 10),
+        "Pong",
+        6,
+        NEGATIVE_REWARD,
+        dying=(Flag(49, (191, *span(193, 204))),),
+        depth=29,
+        evidence=Evidence(1.0, 1.0, 200, 12),
     ),
-    Game("ChopperCommand", 18),
-    Game("CrazyClimber", 9),
-    Game("DemonAttack", 6),
-    Game("Freeway", 3, KNOCKED_BACK),
-    Game("Frostbite", 18),
-    Game("Gopher", 8),
-    Game("Hero", 18),
-    Game("Jamesbond", 18),
-    Game("Kangaroo", 18),
-    Game("Krull", 18),
-    Game("KungFuMaster", 14),
-    Game("MsPacman", 9),
-    Game("Pong", 6, NEGATIVE_REWARD),
-    Game("PrivateEye", 18, NEGATIVE_REWARD),
-    Game("Qbert", 6),
-    Game("RoadRunner", 18),
-    Game("Seaquest", 18),
-    Game("UpNDown", 6),
+    Game("PrivateEye", 18, NEGATIVE_REWARD, depth=5, evidence=Evidence(events=200, lag_steps=0.5)),
+    Game("Qbert", 6, depth=20, evidence=Evidence(events=200, lag_steps=15)),
+    Game("RoadRunner", 18, dying=(Flag(8, (154,)),), depth=17, evidence=Evidence(1.0, 0.88, 200, 26.5)),
+    Game(
+        "Seaquest",
+        18,
+        resources=(Resource("oxygen", 102, full=64),),
+        dying=(Flag(105, span(1, 23)),),
+        depth=5,
+        evidence=Evidence(1.0, 1.0, 200, 22.5),
+    ),
+    Game(
+        "UpNDown",
+        6,
+        dying=(
+            Flag(36, span(17, 22)),
+            Flag(20, span(65, 255)),
+        ),
+        depth=9,
+        evidence=Evidence(1.0, 0.92, 200, 51),
+    ),
 )
 GAMES: dict[str, Game] = {game.name: game for game in _TABLE}
 

@@ -1,0 +1,190 @@
+"""`rlpd-gx atari verify`: what look-ahead is worth, game by game."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from rlpd_gx.errors import GxError
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from rlpd_gx.experiments.look_ahead import Arm
+
+WIDTH = 150  # characters of the table
+
+
+def verify(
+    game: Annotated[str, typer.Argument(help="A game, or all.")] = "all",
+    policy: Annotated[
+        str, typer.Option(help="random, [algorithm:]file.zip of stable-baselines3, or module:callable.")
+    ] = "random",
+    observation: Annotated[str, typer.Option(help="What the policy sees: ram or pixels.")] = "ram",
+    depth: Annotated[
+        int | None, typer.Option(min=2, help="Steps to look ahead [default: the game's own].")
+    ] = None,
+    events: Annotated[
+        int, typer.Option(min=1, help="Play until so many unsafe events without a guard.")
+    ] = 30,
+    min_steps: Annotated[int, typer.Option(min=250, help="But for at least so many steps.")] = 2_000,
+    max_steps: Annotated[int, typer.Option(min=250, help="And at most so many.")] = 10_000,
+    seed: Annotated[
+        int, typer.Option(min=0, help="Of games and policy, the same with and without a guard.")
+    ] = 0,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            help="JSON file; finished games are kept, so that a stopped run goes on. The table goes "
+            "into a .txt beside it."
+        ),
+    ] = None,
+) -> None:
+    """Play each game without a guard and under look-ahead, and compare unsafe events, score and cost."""
+    from rich.console import Console
+
+    from rlpd_gx.envs.atari import GAMES, find_game
+
+    names = list(GAMES) if game == "all" else [find_game(game).name]
+    settings = {"policy": policy, "observation": observation, "events": events, "min_steps": min_steps,
+                "max_steps": max_steps, "seed": seed}  # fmt: skip
+    content = _read(out)
+    console = Console()
+    for name in names:
+        found = _game(name, depth, settings, content["games"].get(name), console)
+        content["games"][name] = found
+        content["games"] = dict(sorted(content["games"].items()))
+        if out is not None:
+            _write(out, content)
+    shown = content["games"] if out is not None else {n: content["games"][n] for n in names}
+    Console(width=max(console.width, WIDTH)).print(table(shown))
+    console.print(_conclusion(shown), soft_wrap=True, highlight=False)
+
+
+def _game(
+    name: str, depth: int | None, settings: dict[str, Any], done: dict[str, Any] | None, console: Any
+) -> dict[str, Any]:
+    """The result of one game; the one at hand if it was made by the same rule and settings."""
+    from rich.progress import Progress
+
+    from rlpd_gx.cli.policies import load_policy
+    from rlpd_gx.envs.atari import make
+    from rlpd_gx.envs.atari.lookahead import Lookahead
+    from rlpd_gx.experiments.look_ahead import compare
+    from rlpd_gx.guardian import Guardian
+
+    env = make(name, settings["observation"])
+    rule = Lookahead(env, depth)
+    guardian = Guardian(env.action_space, rule, embedding=env.embedding)
+    known = {**settings, "depth": rule.search.depth, "fingerprint": guardian.fingerprint}
+    if done is not None and all(done.get(key) == value for key, value in known.items()):
+        return done
+    with Progress(console=console, transient=True) as progress:
+        task = progress.add_task(name, total=None)
+
+        def tell(arm: str, story: "Arm") -> None:
+            if story.steps % 20 == 0:
+                text = f"{name} {arm}: {story.steps:,} steps, {story.events} events"
+                progress.update(task, description=text)
+
+        found = compare(
+            env,
+            lambda: load_policy(settings["policy"], env, settings["seed"]),
+            guardian,
+            lambda: rule.simulated_steps,
+            **{key: settings[key] for key in ("seed", "events", "min_steps", "max_steps")},
+            tell=tell,
+        )
+    options = " ".join(f"--{key.replace('_', '-')} {value}" for key, value in settings.items())
+    command = f"rlpd-gx atari verify {name} {options}" + ("" if depth is None else f" --depth {depth}")
+    return {**known, "command": command, **_where(), **found}
+
+
+def table(games: dict[str, dict[str, Any]]) -> "Table":
+    """All games for the terminal."""
+    from rich.table import Table
+
+    made = Table(title="Unsafe events and score per 1,000 steps, without a guard and under look-ahead")
+    headings = ("game", "steps", "events", "per 1,000", "times fewer (95%)", "score", "moved", "inevit.",
+                "depth", "simulated", "ms", "ms mean")  # fmt: skip
+    for heading in headings:
+        made.add_column(heading, justify="left" if heading == "game" else "right", no_wrap=True)
+    for name, found in games.items():
+        bare, guarded = found["without"], found["guarded"]
+        low, high = found["times_fewer_interval"]
+        most = "∞" if high is None else f"{high:.3g}"
+        made.add_row(
+            name,
+            f"{bare['steps']:,}",
+            f"{bare['events']} → {guarded['events']}",
+            f"{bare['events_per_1000']:.3g} → {guarded['events_per_1000']:.2g}",
+            f"{found['times_fewer']:.3g} ({low:.2g} to {most})",
+            f"{bare['score_per_1000']:,.0f} → {guarded['score_per_1000']:,.0f}",
+            f"{guarded['intervention_share']:.1%}",
+            f"{guarded['inevitable_share']:.1%}",
+            str(found["depth"]),
+            f"{guarded['simulated_steps_per_step']:.1f}",
+            f"{guarded['milliseconds_median']:.1f}",
+            f"{guarded['milliseconds_mean']:.1f}",
+        )
+    return made
+
+
+def _conclusion(games: dict[str, dict[str, Any]]) -> str:
+    import numpy as np
+
+    fewer = np.array([found["times_fewer"] for found in games.values()])
+    worse = [n for n, found in games.items() if (found["times_fewer_interval"][1] or np.inf) < 1]
+    settings = next(iter(games.values()))
+    return (
+        f"{len(games)} games, policy {settings['policy']}: {np.exp(np.log(fewer).mean()):.3g} times fewer unsafe "
+        f"events in geometric mean, counted as (events + 0.5) / steps; at least twice fewer in {(fewer >= 2).sum()}; "
+        f"significantly more in {', '.join(worse) or 'none'}. All 95% intervals are in the JSON file. "
+        "ms: processor time of a verdict, median and mean. simulated: emulator steps for each step of the game, since "
+        "look-ahead uses a privileged simulator."
+    )
+
+
+def _where() -> dict[str, str]:
+    import datetime
+    import os
+    import platform
+    from importlib.metadata import version
+
+    machine = f"{platform.machine()}, {os.cpu_count()} cores, ale-py {version('ale-py')}"
+    return {"date": datetime.date.today().isoformat(), "machine": machine}
+
+
+def _read(out: Path | None) -> dict[str, Any]:
+    import json
+
+    if out is None or not out.exists():
+        if out is not None and not out.parent.is_dir():
+            raise GxError(f"the folder {out.parent} does not exist; make it, or write elsewhere with --out")
+        return {"games": {}}
+    try:
+        content = json.loads(out.read_text())
+        content["games"].items()
+    except (ValueError, KeyError, TypeError, AttributeError):
+        raise GxError(
+            f"{out} is no result of `atari verify`; remove it, or write elsewhere with --out"
+        ) from None
+    return content
+
+
+def _write(out: Path, content: dict[str, Any]) -> None:
+    """All games so far, in one piece, and the table beside it."""
+    import json
+
+    from rich.console import Console
+
+    draft = out.with_suffix(".draft")
+    draft.write_text(json.dumps(content, indent=1, allow_nan=False) + "\n")
+    draft.replace(out)
+    with out.with_suffix(".txt").open("w") as file:
+        console = Console(file=file, width=WIDTH)
+        console.print(table(content["games"]))
+        console.print(_conclusion(content["games"]), soft_wrap=True, highlight=False)
+        console.print("One command for each game:")
+        for found in content["games"].values():
+            console.print(f"  {found['command']}  # {found['date']}, {found['machine']}", soft_wrap=True)

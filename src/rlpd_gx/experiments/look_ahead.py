@@ -1,0 +1,141 @@
+"""What look-ahead is worth in a game: the same policy and seeds, without a guard and with one."""
+
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import numpy as np
+
+from rlpd_gx.envs.atari import AtariEnv
+from rlpd_gx.guardian import Guardian
+
+BLOCK_STEPS = 250  # scores are resampled in blocks: neighbouring steps are not independent
+
+Policy = Callable[[Any], Any]
+
+
+@dataclass
+class Arm:
+    """One way of playing: what happened in all steps so far."""
+
+    steps: int = 0
+    events: int = 0
+    episodes: int = 1
+    interventions: int = 0
+    inevitable: int = 0
+    simulated_steps: int = 0
+    score: list[float] = field(default_factory=list)  # of each block
+    milliseconds: list[float] = field(
+        default_factory=list
+    )  # of each verdict; of each step where there is no guard
+
+
+def play(
+    env: AtariEnv,
+    policy: Policy,
+    guardian: Guardian | None,
+    seed: int,
+    enough: Callable[[Arm], bool],
+    tell: Callable[[Arm], None] = lambda arm: None,
+) -> Arm:
+    """Play whole games one after the other, each with a seed of its own, until it is enough."""
+    arm = Arm()
+    observation, _ = env.reset(seed=seed)
+    while not enough(arm):
+        action = policy(observation)
+        start = time.process_time()
+        if guardian is not None:
+            verdict = guardian.certify(env, action)
+            action = verdict.action
+            arm.milliseconds.append(1000 * (time.process_time() - start))
+            arm.interventions += verdict.intervened
+            arm.inevitable += verdict.inevitable
+        observation, reward, terminated, truncated, info = env.step(action)
+        if guardian is None:
+            arm.milliseconds.append(1000 * (time.process_time() - start))
+        if arm.steps % BLOCK_STEPS == 0:
+            arm.score.append(0.0)
+        arm.score[-1] += float(reward)
+        arm.events += info["unsafe_event"]
+        arm.steps += 1
+        if terminated or truncated:
+            observation, _ = env.reset(seed=seed + arm.episodes)
+            arm.episodes += 1
+        tell(arm)
+    return arm
+
+
+def summary(arm: Arm, seed: int = 0) -> dict[str, Any]:
+    """The numbers of an arm, with 95% intervals: exact Poisson for events, block bootstrap for scores."""
+    from scipy.stats import chi2
+
+    k, thousands = arm.events, arm.steps / 1000
+    low = chi2.ppf(0.025, 2 * k) / 2 if k else 0.0
+    high = chi2.ppf(0.975, 2 * k + 2) / 2
+    whole = np.array(arm.score[: arm.steps // BLOCK_STEPS]) * (1000 / BLOCK_STEPS)
+    drawn = np.random.default_rng(seed).choice(whole, (2000, len(whole))).mean(axis=1)
+    counts = {k: v for k, v in asdict(arm).items() if isinstance(v, int)}
+    return {
+        **counts,
+        "events_per_1000": (k + 0.5) / thousands,
+        "events_per_1000_interval": [low / thousands, high / thousands],
+        "score_per_1000": sum(arm.score) / thousands,
+        "score_per_1000_interval": np.quantile(drawn, [0.025, 0.975]).tolist(),
+        "intervention_share": arm.interventions / arm.steps,
+        "inevitable_share": arm.inevitable / arm.steps,
+        "simulated_steps_per_step": arm.simulated_steps / arm.steps,
+        "milliseconds_median": float(np.median(arm.milliseconds)),
+        "milliseconds_mean": float(np.mean(arm.milliseconds)),
+        "milliseconds_95th_percentile": float(np.quantile(arm.milliseconds, 0.95)),
+    }
+
+
+def times_fewer(without: int, guarded: int) -> tuple[float, float, float]:
+    """How many times fewer events the guard leaves in equally many steps, and the exact 95% interval of it.
+
+    Given their sum, the guarded events are binomial with share r / (1 + r), r being the ratio of the rates.
+    """
+    from scipy.stats import beta
+
+    total = without + guarded
+    high = 1.0 if guarded == total else float(beta.ppf(0.975, guarded + 1, total - guarded))
+    low = 0.0 if guarded == 0 else float(beta.ppf(0.025, guarded, total - guarded + 1))
+    best = float("inf") if low == 0 else (1 - low) / low
+    return (without + 0.5) / (guarded + 0.5), (1 - high) / high, best
+
+
+def compare(
+    env: AtariEnv,
+    make_policy: Callable[[], Policy],
+    guardian: Guardian,
+    simulated_steps: Callable[[], int],
+    *,
+    seed: int,
+    events: int,
+    min_steps: int,
+    max_steps: int,
+    tell: Callable[[str, Arm], None] = lambda name, arm: None,
+) -> dict[str, Any]:
+    """Play without a guard until enough events were seen, then with it for as many steps."""
+
+    def seen(arm: Arm) -> bool:
+        return arm.steps >= max_steps or (arm.events >= events and arm.steps >= min_steps)
+
+    without = play(env, make_policy(), None, seed, seen, lambda arm: tell("without", arm))
+    guarded = play(
+        env,
+        make_policy(),
+        guardian,
+        seed,
+        lambda arm: arm.steps >= without.steps,
+        lambda arm: tell("guarded", arm),
+    )
+    guarded.simulated_steps = simulated_steps()
+    fewer, low, high = times_fewer(without.events, guarded.events)
+    return {
+        "without": summary(without),
+        "guarded": summary(guarded),
+        "times_fewer": fewer,
+        "times_fewer_interval": [low, None if np.isinf(high) else high],
+    }

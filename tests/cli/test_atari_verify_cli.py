@@ -1,0 +1,92 @@
+"""`rlpd-gx atari verify`, as a person calls it, and the statistics behind it."""
+
+import json
+
+import numpy as np
+import pytest
+
+from rlpd_gx.experiments.look_ahead import Arm, summary, times_fewer
+
+FEW = ("--min-steps", "250", "--max-steps", "250", "--depth", "4")
+
+
+def test_results_are_kept_game_by_game(command, tmp_path):
+    out = tmp_path / "verify.json"
+    code, shown, error = command("atari", "verify", "boxing", *FEW, "--out", out)
+    assert code == 0, error
+    assert "Boxing" in shown
+    first = json.loads(out.read_text())["games"]["Boxing"]
+    without, guarded = first["without"], first["guarded"]
+    assert without["steps"] == guarded["steps"] == 250
+    assert without["simulated_steps"] == 0 < guarded["simulated_steps"]
+    assert without["events"] > guarded["events"]
+    assert first["times_fewer"] == (without["events"] + 0.5) / (guarded["events"] + 0.5)
+    code, shown, error = command("atari", "verify", "Freeway", *FEW, "--out", out)
+    assert code == 0, error
+    both = json.loads(out.read_text())["games"]
+    assert list(both) == ["Boxing", "Freeway"]
+    assert both["Boxing"] == first
+    text = out.with_suffix(".txt").read_text()
+    assert "2 games, policy random" in text
+    assert first["command"] in text
+
+    marked = {"games": {"Boxing": {**first, "mark": "kept"}}}
+    out.write_text(json.dumps(marked))
+    command("atari", "verify", "Boxing", *FEW, "--out", out)
+    assert json.loads(out.read_text()) == marked  # the same rule and settings: nothing is played again
+    code, _, error = command("atari", "verify", "Boxing", *FEW[:-1], "5", "--out", out)
+    assert code == 0, error
+    again = json.loads(out.read_text())["games"]["Boxing"]
+    assert again["depth"] == 5
+    assert again["without"]["events"] == without["events"]  # paired: the same seeds, the same games
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (("Tetris",), "'Tetris' is not one of the 26 Atari games"),
+        (("Pong", "--out", "nowhere/v.json"), "the folder nowhere does not exist"),
+        (("Pong", "--policy", "module"), "--policy takes module:name"),
+    ],
+)
+def test_mistakes_are_one_sentence(command, tmp_path, monkeypatch, arguments, sentence):
+    monkeypatch.chdir(tmp_path)
+    code, _, error = command("atari", "verify", *arguments)
+    assert code == 2
+    assert sentence in error
+    assert error.count("\n") == 1
+
+
+def test_a_file_of_something_else_is_not_overwritten(command, tmp_path):
+    out = tmp_path / "v.json"
+    out.write_text("[]")
+    code, _, error = command("atari", "verify", "Pong", "--out", out)
+    assert (code, out.read_text()) == (2, "[]")
+    assert "is no result of `atari verify`" in error
+
+
+def test_intervals_of_counts_are_exact():
+    none = summary(Arm(steps=1000, events=0, score=[1.0] * 4, milliseconds=[1.0]))
+    assert none["events_per_1000"] == 0.5
+    assert none["events_per_1000_interval"] == pytest.approx([0.0, -np.log(0.025)])  # exp(-high) = 0.025
+    assert none["score_per_1000_interval"] == [4.0, 4.0]
+    ten = summary(Arm(steps=2000, events=10, score=[0.0, 8.0] * 4, milliseconds=[1.0, 2.0, 9.0]))
+    assert ten["events_per_1000_interval"] == pytest.approx([4.795389 / 2, 18.390356 / 2])  # as tabled for 10
+    low, high = ten["score_per_1000_interval"]
+    assert low < ten["score_per_1000"] == 16.0 < high
+    assert ten["milliseconds_median"] == 2.0
+
+
+def test_the_ratio_of_rates_has_its_exact_interval():
+    assert times_fewer(30, 0)[0] == 61
+    fewer, low, high = times_fewer(30, 0)
+    assert low == pytest.approx(
+        (1 / 0.025) ** (1 / 30) / ((1 / 0.025) ** (1 / 30) - 1) - 1
+    )  # (1 - p)^30 = 0.025
+    assert high == np.inf
+    fewer, low, high = times_fewer(10, 10)
+    assert fewer == 1
+    assert low == pytest.approx(1 / high)  # nothing tells them apart
+    fewer, low, high = times_fewer(0, 20)
+    assert fewer < 1
+    assert high < 1  # significantly more
