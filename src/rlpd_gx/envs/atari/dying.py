@@ -146,12 +146,13 @@ def _telling_values(byte: Array, ahead: Array, window: int, escaped: Array) -> t
 
 
 def rank(pair: Judged) -> tuple[bool, float, float, int, int]:
-    """Those that announce nearly all events first, then the longest lead, then the simplest."""
+    """Those that announce nearly all events by their lead, then the others by what they gain; then the simplest."""
     flags, judged = pair
     good = judged.recall >= GOOD
+    gained = judged.lead_steps if good else judged.recall * judged.lead_steps
     runs = sum(len(flag.spans) for flag in flags)
     values = sum(len(flag.values) for flag in flags)
-    return good, judged.lead_steps if good else judged.recall, judged.precision, -runs, -values
+    return good, gained, judged.precision, -runs, -values
 
 
 def _known(recording: Recording, window: int) -> int:
