@@ -32,6 +32,10 @@ TASKS: dict[str, dict[str, Any]] = {
     "mujoco": {
         "env": "Hopper-v5", "rules": "rlpd_gx.envs.mujoco:power", "sampler": "stride", "random_steps": 50,
     },
+    "look-ahead": {
+        "env": "Atari/Seaquest-ram", "rules": "rlpd_gx.envs.atari:Lookahead", "env_kwargs": '{"max_steps": 60}',
+        "steps": 90, "evaluate_every": 0,
+    },
     "atari": {"env": "Atari/Pong-ram", "env_kwargs": '{"max_steps": 120}', "backup": "none", "actor": "raw"},
 }  # fmt: skip
 

@@ -60,7 +60,10 @@ def collect(
     facts: dict[str, Any] = {"policy": policy, "epsilon": epsilon or [0.0], "seed": seed}
     unsafe_event = safe_set = None
     if rules is not None:
-        world, unsafe_event = _guarded(world, rules)
+        from rlpd_gx.loop.guarding import guarded
+
+        world = guarded(world, rules)
+        unsafe_event = world.unsafe_event
         facts |= {"rules": rules, "guarded_by": world.guardian.fingerprint}
         safe_set = world.safe_set
     act = None if policy.startswith("learn:") else load_policy(policy, world, seed)
@@ -98,16 +101,6 @@ def _make(env_id: str, env_kwargs: str) -> Any:
         return make(env_id, **options)
     except TypeError as error:
         raise GxError(f"--env-kwargs {env_kwargs!r} does not fit {env_id}: {error}") from None
-
-
-def _guarded(env: Any, rules: str) -> tuple[Any, Any]:
-    """The guarded environment, and what tells unsafe events; both may use more of the rules' module."""
-    from rlpd_gx.guardian import GuardedEnv
-    from rlpd_gx.loading import load
-
-    rule, module = load(rules, "rules")
-    options = {name: getattr(module, name, None) for name in ("state", "unsafe_event", "embedding")}
-    return GuardedEnv(env, rule, **options), options["unsafe_event"]
 
 
 def _learn(algorithm: str, recorder: Any, steps: int | None, seed: int) -> None:

@@ -50,16 +50,9 @@ def guard(
     from rich.console import Console
 
     from rlpd_gx.envs.making import make
-    from rlpd_gx.guardian import GuardedEnv
-    from rlpd_gx.loading import load
+    from rlpd_gx.loop.guarding import guarded
 
-    rule, module = load(rules, "rules")
-    read = load(state, "state")[0] if state else getattr(module, "state", None)
-    extra = {k: v for k in ("embedding", "unsafe_event") if (v := getattr(module, k, None)) is not None}
-
-    def guarded(mode: str, file: Path | None) -> "GuardedEnv":
-        limit = {} if max_steps is None else {"max_episode_steps": max_steps}
-        return GuardedEnv(make(env, **limit), rule, state=read, mode=mode, audit=file, **extra)
+    limit = {} if max_steps is None else {"max_episode_steps": max_steps}
 
     console = Console()
     runs = [("monitor" if monitor else "enforce", audit)] + (
@@ -67,7 +60,7 @@ def guard(
     )
     results = []
     for mode, file in runs:
-        world = guarded(mode, file)
+        world = guarded(make(env, **limit), rules, state=state or "", mode=mode, audit=file)
         returns = _run(world, policy, episodes, seed, f"{env}, {mode}", console)
         title = f"{env}: what would have been blocked" if mode == "monitor" else f"{env} under guard"
         console.print(world.audit.table(title))

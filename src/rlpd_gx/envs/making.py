@@ -33,6 +33,8 @@ def make(env_id: str, **options: Any) -> gym.Env:
             raise GxError(f"--env {env_id}: our games are named Atari/GAME-ram or Atari/GAME-pixels")
         from rlpd_gx.envs import atari
 
+        if "max_episode_steps" in options:
+            options["max_steps"] = options.pop("max_episode_steps")
         return atari.make(**ours.groupdict(), **options)
     for module, prefixes in REGISTERING.items():
         if env_id.startswith(prefixes):

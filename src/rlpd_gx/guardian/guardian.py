@@ -72,6 +72,11 @@ class Guardian:
         self._recall = None if self._memory is None else self._memory.recaller()
 
     @property
+    def lazy(self) -> bool:
+        """Whether a verdict may leave actions untested, since some rule is costly to ask."""
+        return any(atom.lazy for rule in self.rules for atom in rule.atoms())
+
+    @property
     def mode(self) -> str:
         """Either "enforce" or "monitor"; settled at construction."""
         return self._mode

@@ -56,7 +56,7 @@ class GuardedEnv(gym.Wrapper, gym.utils.RecordConstructorArgs):
         _refuse_autoreset(env)
         self.guardian = _guardian(env.action_space, rules, guardian)
         self._state_of = state or _observation
-        self._unsafe_event = unsafe_event
+        self.unsafe_event = unsafe_event
         self._initial_action = _initial_action(self.guardian, env.action_space, initial_action)
         self._parameters = parameters
         self._previous: Any = None
@@ -97,8 +97,8 @@ class GuardedEnv(gym.Wrapper, gym.utils.RecordConstructorArgs):
         self._previous, self._time = _private(verdict.action), self._time + 1
         self._unfinished = True
         self._last = (_private(observation), info)
-        if self._unsafe_event is not None:
-            self._unsafe |= bool(self._unsafe_event(observation, reward, terminated, truncated, info))
+        if self.unsafe_event is not None:
+            self._unsafe |= bool(self.unsafe_event(observation, reward, terminated, truncated, info))
         if terminated or truncated:
             self._end_episode()
         return observation, reward, terminated, truncated, info
@@ -158,7 +158,7 @@ class GuardedEnv(gym.Wrapper, gym.utils.RecordConstructorArgs):
         super().close()
 
     def _end_episode(self) -> None:
-        self.guardian.end_episode(unsafe_event=None if self._unsafe_event is None else self._unsafe)
+        self.guardian.end_episode(unsafe_event=None if self.unsafe_event is None else self._unsafe)
         self._unfinished = self._unsafe = False
 
 

@@ -36,7 +36,7 @@ class Outcome:
     safe_set: Array
     """Codes [L, width] of the sets the actions were chosen from."""
     next_safe_set: Array
-    """Codes after the step, only where an episode ended: elsewhere the next step brings them."""
+    """Codes after the step, only where an episode was truncated: elsewhere the next step brings them."""
     margin: Array
     unsafe_event: Array
     stepped: Array
@@ -117,6 +117,11 @@ class Lanes:
         for i in np.flatnonzero(where).tolist():
             self.lanes[i].reset(None if seeds is None else seeds[i])
 
+    @property
+    def lazy(self) -> bool:
+        """Whether a verdict may leave actions untested."""
+        return any(isinstance(lane.env, GuardedEnv) and lane.env.guardian.lazy for lane in self.lanes)
+
     def safe_sets(self) -> Array:
         """Codes [L, width] of the whole safe sets in the present states."""
         return np.stack([self.encode(_safe_set(lane.env)) for lane in self.lanes])
@@ -148,7 +153,8 @@ class Lanes:
         executed = proposed if verdict is None else verdict.action
         code = self.encode(None if verdict is None else _stored(verdict))
         ended = terminated or truncated
-        final = self.encode(_final_set(lane.env, executed)) if ended and stepped else np.zeros_like(code)
+        # only a truncated state is bootstrapped from
+        final = self.encode(_final_set(lane.env, executed)) if truncated and stepped else np.zeros_like(code)
         over = info.get("game_over", ended) or truncated
         margin = np.nan if verdict is None else min(verdict.margins.values(), default=np.nan)
         if (
@@ -175,7 +181,7 @@ def _safe_set(env: gym.Env) -> SafeSet | None:
 
 
 def _final_set(env: gym.Env, action: Any) -> SafeSet | None:
-    """The safe set where an episode ended; a truncated state is bootstrapped from."""
+    """The safe set where an episode was cut."""
     safe_set = _safe_set(env)
     if safe_set is None or not bool(np.all(safe_set.nearest(np.asarray(action)).empty)):
         return safe_set

@@ -16,6 +16,7 @@ from rlpd_gx.loop.run_folder import RunFolder
 from rlpd_gx.loop.task import Task
 from rlpd_gx.loop.train import Trainer, Watcher
 from rlpd_gx.replay.segments import Segments
+from rlpd_gx.rules import Lookahead
 
 
 class Saver:
@@ -92,12 +93,23 @@ def _lane_state(lane: Lane) -> dict[str, Any]:
         "observation": observation if isinstance(observation, dict) else {"": np.asarray(observation)},
         "counts": lane.counts(),
         "audit": lane.env.audit.state() if isinstance(lane.env, GuardedEnv) else None,
+        "rules": [rule.memory() for rule in _remembering(lane)],
     }
+
+
+def _remembering(lane: Lane) -> list[Lookahead]:
+    """The rules of a lane whose verdicts depend on those before."""
+    if not isinstance(lane.env, GuardedEnv):
+        return []
+    atoms = [atom for rule in lane.env.guardian.rules for atom in rule.atoms()]
+    return [atom for atom in atoms if isinstance(atom, Lookahead)]
 
 
 def _restore_lane(trainer: Trainer, lane: Lane, saved: dict[str, Any]) -> list[str]:
     if isinstance(lane.env, GuardedEnv):
         lane.env.audit.load_state(saved["audit"])
+    for rule, memory in zip(_remembering(lane), saved["rules"], strict=True):
+        rule.restore_memory(memory)
     if saved["environment"] is not None:
         snapshots.restore(lane.env, saved["environment"])
         observation = saved["observation"]

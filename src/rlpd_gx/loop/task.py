@@ -16,9 +16,9 @@ from rlpd_gx.envs.making import make
 from rlpd_gx.errors import GxError
 from rlpd_gx.guardian import GuardedEnv, Guardian
 from rlpd_gx.learner import Sac, SacContinuous, SacDiscrete, trainable_devices
-from rlpd_gx.loading import load
 from rlpd_gx.loop import offline_rules
 from rlpd_gx.loop.config import Config
+from rlpd_gx.loop.guarding import guarded
 from rlpd_gx.replay import samplers
 from rlpd_gx.replay.offline import ActionRange, OfflineDataset, formats
 from rlpd_gx.replay.offline import load as load_offline
@@ -36,20 +36,6 @@ class Task:
 
     config: Config
 
-    @cached_property
-    def rules(self) -> tuple[Any, dict[str, Any]] | None:
-        """The rules, and what their module says of how to use them."""
-        run = self.config.run
-        if not run.rules:
-            return None
-        rule, module = load(run.rules, "rules")
-        names = ("embedding", "unsafe_event", "fallback", "near_miss", "initial_action", "parameters")
-        options = {n: v for n in names if (v := getattr(module, n, None)) is not None}
-        options["state"] = (
-            load(run.rules_state, "rules-state")[0] if run.rules_state else getattr(module, "state", None)
-        )
-        return rule, options
-
     def make_env(self, *, evaluation: bool = False, audit: Path | None = None) -> gym.Env:
         """One environment behind its guard; without rules, the bare environment."""
         run = self.config.run
@@ -60,15 +46,11 @@ class Task:
             env = make(run.env, **kwargs)
         except TypeError as error:
             raise GxError(f"--env-kwargs {run.env_kwargs} do not fit {run.env}: {error}") from None
-        if self.rules is None:
+        if not run.rules:
             return env
-        rule, options = self.rules
-        embedding = options.get("embedding", getattr(env.unwrapped, "embedding", None))
         mode = "enforce" if run.guard == "guardian" else "monitor"
-        options = {**options, "mode": mode, "audit": None if audit is None else str(audit)}
-        return GuardedEnv(
-            env, rule, embedding=embedding, **{k: v for k, v in options.items() if k != "embedding"}
-        )
+        file = None if audit is None else str(audit)
+        return guarded(env, run.rules, state=run.rules_state, mode=mode, audit=file)
 
     @cached_property
     def example(self) -> "Example":

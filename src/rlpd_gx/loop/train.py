@@ -75,7 +75,9 @@ class Trainer:
 
     def train_step(self) -> None:
         """Propose, let the Guardian decide, execute, learn, remember."""
-        proposed, complete = self.propose()
+        with self.timed("environment"):
+            complete = self.whole_sets()
+        proposed = self.propose(complete)
         with self.timed("environment"):
             outcome = self.lanes.step(proposed, complete)
         # Only now the sets are known from which the actions were chosen: the steps that led here are whole.
@@ -87,13 +89,19 @@ class Trainer:
         self.remember(proposed, outcome)
         self.step += len(self.lanes.lanes)
 
-    def propose(self) -> tuple[Array, Array | None]:
-        """Proposed actions [L, ...], and the whole safe sets where they had to be known first."""
+    def propose(self, safe_sets: Array | None) -> Array:
+        """Proposed actions [L, ...]."""
+        if self.step < self.task.config.run.random_steps:
+            return self.random_actions()
+        return self.learner.act(self.lanes.observation, safe_sets)
+
+    def whole_sets(self) -> Array | None:
+        """Codes [L, width] of the safe sets, where they must be known before an action is proposed."""
         run, learner = self.task.config.run, self.task.config.learner
-        complete = self.lanes.safe_sets() if learner.execution == "resample" else None
-        if self.step < run.random_steps:
-            return self.random_actions(), complete
-        return self.learner.act(self.lanes.observation, complete), complete
+        asked = learner.execution == "resample"
+        if self.lanes.lazy and not asked:  # a guarded backup needs some states of which everything is known
+            asked = self.generator.random() < run.complete_share
+        return self.lanes.safe_sets() if asked else None
 
     def due_updates(self) -> int:
         """How many blocks of updates this step brings."""

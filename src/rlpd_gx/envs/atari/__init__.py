@@ -2,7 +2,7 @@
 
 from rlpd_gx.envs.atari.env import AtariEnv, Clone, make, make_vec
 from rlpd_gx.envs.atari.games import GAMES, Flag, Game, Resource, find_game
-from rlpd_gx.envs.atari.lookahead import Emulator, Lookahead, emulator_state
+from rlpd_gx.envs.atari.lookahead import Emulator, Lookahead, emulator_state, unsafe_event
 
 __all__ = [
     "GAMES",
@@ -17,4 +17,8 @@ __all__ = [
     "find_game",
     "make",
     "make_vec",
+    "state",
+    "unsafe_event",
 ]
+
+state = emulator_state  # what `--rules rlpd_gx.envs.atari:Lookahead` reads

@@ -132,3 +132,10 @@ def emulator_state(env: Any, observation: Any, info: dict[str, Any]) -> Any:
                 "in a process of its own, guard it there"
             )
     return members if hasattr(world, "envs") else world
+
+
+def unsafe_event(
+    observation: Any, reward: Any, terminated: bool, truncated: bool, info: dict[str, Any]
+) -> bool:
+    """What the game itself says."""
+    return bool(info["unsafe_event"])
