@@ -127,7 +127,7 @@ _TABLE = (
     Game("Hero", 18, dying=(Flag(45, span(150, 254)),), depth=7, evidence=Evidence(1.0, 1.0, 173, 28.5)),
     Game("Jamesbond", 18, dying=(Flag(100, (250,)),), depth=7, evidence=Evidence(1.0, 1.0, 200, 15.5)),
     Game("Kangaroo", 18, dying=(Flag(54, (1,)),), depth=12, evidence=Evidence(1.0, 1.0, 200, 25.5)),
-    Game("Krull", 18, depth=132, evidence=Evidence(events=59, lag_steps=83)),
+    Game("Krull", 18, depth=64, evidence=Evidence(events=59, lag_steps=83)),
     Game("KungFuMaster", 14, dying=(Flag(34, (1,)),), depth=25, evidence=Evidence(1.0, 1.0, 199, 19.5)),
     Game("MsPacman", 9, dying=(Flag(39, span(73, 83)),), depth=16, evidence=Evidence(1.0, 1.0, 200, 20.5)),
     Game(
@@ -142,11 +142,11 @@ _TABLE = (
     Game(
         "Qbert",
         6,
-        dying=(Flag(33, (*span(34, 44), *span(50, 52))),),
+        dying=(Flag(67, (*span(4, 6), *span(12, 14), *span(247, 254))),),
         depth=17,
-        evidence=Evidence(0.9929, 0.57, 200, 15),
+        evidence=Evidence(0.9853, 0.57, 200, 15),
     ),
-    Game("RoadRunner", 18, dying=(Flag(8, (154,)),), depth=17, evidence=Evidence(1.0, 0.88, 200, 26.5)),
+    Game("RoadRunner", 18, dying=(Flag(124, (122,)),), depth=10, evidence=Evidence(0.9612, 0.67, 200, 26.5)),
     Game(
         "Seaquest",
         18,
@@ -155,16 +155,7 @@ _TABLE = (
         depth=5,
         evidence=Evidence(1.0, 1.0, 200, 22.5),
     ),
-    Game(
-        "UpNDown",
-        6,
-        dying=(
-            Flag(36, span(17, 22)),
-            Flag(20, span(65, 255)),
-        ),
-        depth=9,
-        evidence=Evidence(1.0, 0.92, 200, 51),
-    ),
+    Game("UpNDown", 6, dying=(Flag(36, span(17, 22)),), depth=9, evidence=Evidence(1.0, 0.82, 200, 51)),
 )
 GAMES: dict[str, Game] = {game.name: game for game in _TABLE}
 
