@@ -145,13 +145,13 @@ def _telling_values(byte: Array, ahead: Array, window: int, escaped: Array) -> t
     return tuple(value for first, last in kept for value in range(first, last + 1))
 
 
-def rank(pair: Judged) -> tuple[bool, float, float, int, int]:
-    """Those that announce nearly all events first, then the longest lead, then the simplest."""
+def rank(pair: Judged) -> tuple[float, float, float, int, int]:
+    """Those that announce nearly all events first, the others by recall in tenths; then lead, then the simplest."""
     flags, judged = pair
-    good = judged.recall >= GOOD
+    announced = 2.0 if judged.recall >= GOOD else round(judged.recall, 1)
     runs = sum(len(flag.spans) for flag in flags)
     values = sum(len(flag.values) for flag in flags)
-    return good, judged.lead_steps if good else judged.recall, judged.precision, -runs, -values
+    return announced, judged.lead_steps, judged.precision, -runs, -values
 
 
 def _known(recording: Recording, window: int) -> int:
