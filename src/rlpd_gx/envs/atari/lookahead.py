@@ -12,8 +12,8 @@ from rlpd_gx.rules import Place
 
 CODE = rules.code_of(__file__)  # part of the fingerprint
 DEPTH_STEPS = 24
-DEPTH_STEPS_WITHOUT_FLAG = 32
-DEPTH_STEPS_WITH_RESOURCES = 32  # from the bottom of Seaquest to its surface it takes 24
+FAR_DEPTH_STEPS = 32  # from the bottom of Seaquest to its surface it takes 24
+RELIABLE_RECALL = 0.95  # of a dying flag
 MOST_DEPTH_STEPS = 48  # the lag of Krull and Gopher is longer, but so is what a verdict would cost
 
 
@@ -42,9 +42,8 @@ class Emulator:
         return rules.fingerprint(CODE, event, names, self.frame_skip, self.sticky)
 
     def here(self, state: AtariEnv) -> Place:
-        """Where a game stands."""
-        now = Moment(state.ram(), state.lives, state.game_over)
-        return _place(state.ale, now, self.game.is_dying(now.ram))
+        """Where a game stands; never unsafe, since what comes next is worth a look even if a flag shows."""
+        return _place(state.ale, Moment(state.ram(), state.lives, state.game_over), False)
 
     def advance(self, place: Place, action: int) -> Place:
         """One step: an action for `frame_skip` frames."""
@@ -79,10 +78,9 @@ def _place(ale: Any, moment: Moment, unsafe: bool) -> Place:
 
 
 def default_depth(game: Game) -> int:
-    """How far to look ahead: further where no flag shows death early, and where something runs out."""
-    least = DEPTH_STEPS if game.dying else DEPTH_STEPS_WITHOUT_FLAG
-    least = max(least, DEPTH_STEPS_WITH_RESOURCES) if game.resources else least
-    return min(max(least, game.depth), MOST_DEPTH_STEPS)
+    """How far to look ahead: further where no flag shows nearly every death early, and where something runs out."""
+    near = game.evidence.recall >= RELIABLE_RECALL and not game.resources
+    return min(max(DEPTH_STEPS if near else FAR_DEPTH_STEPS, game.depth), MOST_DEPTH_STEPS)
 
 
 class Lookahead(rules.Lookahead):
