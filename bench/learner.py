@@ -1,0 +1,131 @@
+"""How close the Learner comes to the machine: a critic update beside bare matrix products, and the loop's own share.
+
+    python -m bench.learner
+
+All take turns within one run, and the best turn of each counts. The products are those of the update itself:
+forward, and backward for weights and inputs.
+"""
+
+import argparse
+import platform
+import shutil
+import tempfile
+import time
+from pathlib import Path
+
+import gymnasium as gym
+import numpy as np
+import torch
+from rich.console import Console
+from rich.table import Table
+
+from rlpd_gx.learner import LearnerConfig, SacContinuous
+from rlpd_gx.loop.presets import preset
+from rlpd_gx.loop.run_folder import RunFolder
+from rlpd_gx.loop.task import Task
+from rlpd_gx.loop.train import Trainer
+from rlpd_gx.types import Batch
+
+CRITICS, HIDDEN, BATCH, OBSERVATION, ACTION = 10, 256, 256, 17, 6
+
+
+def block(updates):
+    """Random transitions [updates, BATCH]."""
+    generator = np.random.default_rng(0)
+    shape = (updates, BATCH)
+    none = np.zeros((*shape, 0), np.uint8)
+    flags = np.zeros(shape, bool)
+    observation = generator.normal(size=(2, *shape, OBSERVATION)).astype(np.float32)
+    action = generator.uniform(-1, 1, (*shape, ACTION)).astype(np.float32)
+    number = np.ones(shape, np.float32)
+    return Batch(
+        *observation, action, action, number, 0.99 * number, flags, flags, none, none, number, flags, flags,
+        np.zeros(shape, np.int64), np.ones(shape, np.int64),
+    )  # fmt: skip
+
+
+def gflops_of_update(subset):
+    """Of one critic update: target forward of the subset, forward and backward of all critics."""
+    inputs = OBSERVATION + ACTION
+    layers = [(inputs, HIDDEN), (HIDDEN, HIDDEN), (HIDDEN, 1)]
+    forward = sum(2 * BATCH * i * o for i, o in layers)
+    backward = 2 * forward - 2 * BATCH * inputs * HIDDEN  # nobody needs the gradient of the input
+    return (CRITICS * (forward + backward) + subset * forward) / 1e9
+
+
+def timed(function):
+    start = time.perf_counter()
+    function()
+    return time.perf_counter() - start
+
+
+def critic(console, threads):
+    torch.set_num_threads(threads)
+    config = LearnerConfig(ensemble_size=CRITICS, backup="none", actor="raw")
+    space = gym.spaces.Box(-1, 1, (OBSERVATION,), np.float32)
+    learner = SacContinuous(config, space, gym.spaces.Box(-1, 1, (ACTION,), np.float32))
+    updates = 10
+    batch = block(updates)
+    minibatches = [learner._minibatch(batch, i) for i in range(updates)]
+
+    def update():
+        for i, minibatch in enumerate(minibatches):
+            learner._update_critics(minibatch, i)
+            learner._follow()
+
+    left, right = torch.randn(2, CRITICS, HIDDEN, HIDDEN)
+    plain = torch.randn(2048, 2048)
+    rivals = {
+        "critic update": (update, updates * gflops_of_update(config.target_subset)),
+        "batched products 10 x 256^3": (
+            lambda: [left @ right for _ in range(20)],
+            20 * CRITICS * 2 * HIDDEN**3 / 1e9,
+        ),
+        "plain product 2048^3": (lambda: plain @ plain, 2 * 2048**3 / 1e9),
+    }
+    times = {name: [] for name in rivals}
+    for _ in range(9):
+        for name, (function, _) in rivals.items():
+            times[name].append(timed(function))
+    speed = {name: rivals[name][1] / min(t) for name, t in times.items()}
+    table = Table(
+        title=f"{CRITICS} critics, 2x{HIDDEN}, LayerNorm, batch {BATCH}, {threads} threads",
+        title_justify="left",
+    )
+    for heading in ("", "GFLOPS", "share of the batched products", "updates/s"):
+        table.add_column(heading, justify="left" if not heading else "right")
+    for name, value in speed.items():
+        rate = f"{updates / min(times[name]):.1f}" if name == "critic update" else ""
+        table.add_row(name, f"{value:.1f}", f"{value / speed['batched products 10 x 256^3']:.0%}", rate)
+    console.print(table)
+
+
+def loop(console, steps):
+    """Time outside environment and updates, as a share, with RLPD's own sizes and a guard."""
+    folder = Path(tempfile.mkdtemp())
+    values = {"env": "Hopper-v5", "rules": "rlpd_gx.envs.mujoco:power", "steps": steps, "learning_starts": 50,
+              "evaluate_every": 0, "evaluation_episodes": 1, "updates_per_step": 2}  # fmt: skip
+    config = preset("rlpd-gx").with_values(values, "bench")
+    trainer = Trainer(Task(config), RunFolder.create(folder / "run", config, "bench"))
+    trainer.begin()
+    seconds = trainer.train(lambda _: None)["seconds"]
+    shutil.rmtree(folder)
+    inside = seconds["environment"] + seconds["update"] + seconds["evaluation"] + seconds["checkpoint"]
+    share = 1 - inside / seconds["total"]
+    console.print(f"the loop itself: {share:.1%} of its time ({steps} guarded Hopper steps, {seconds})")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--steps", type=int, default=300)
+    arguments = parser.parse_args()
+    console = Console(width=110)
+    console.print(f"{platform.processor() or platform.machine()}, torch {torch.__version__}")
+    for threads in (1, 2):
+        critic(console, threads)
+    torch.set_num_threads(1)
+    loop(console, arguments.steps)
+
+
+if __name__ == "__main__":
+    main()
