@@ -22,7 +22,7 @@ from rlpd_gx.replay.offline.episode import pickled
 from rlpd_gx.safe_sets import Spec
 from rlpd_gx.types import Array
 
-LAYOUT_VERSION = 1
+LAYOUT_VERSION = 2
 MARK = "rlpd_gx_dataset"
 
 
