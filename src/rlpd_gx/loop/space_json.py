@@ -17,7 +17,8 @@ def to_json(space: gym.Space) -> dict[str, Any]:
     if isinstance(space, gym.spaces.Discrete):
         return {"kind": "discrete", "n": int(space.n), "start": int(space.start)}
     if isinstance(space, gym.spaces.MultiBinary):
-        return {"kind": "binary", "shape": list(space.shape)}
+        n = space.n
+        return {"kind": "binary", "n": int(n) if np.ndim(n) == 0 else list(map(int, space.shape))}
     if isinstance(space, gym.spaces.Dict):
         return {"kind": "dict", "parts": {name: to_json(part) for name, part in space.spaces.items()}}
     raise GxError(f"a policy on {space} cannot be exported; the Learner knows Box, Discrete and dicts of Box")
@@ -32,7 +33,7 @@ def from_json(value: dict[str, Any]) -> gym.Space:
     if value["kind"] == "discrete":
         return gym.spaces.Discrete(value["n"], start=value["start"])
     if value["kind"] == "binary":
-        return gym.spaces.MultiBinary(value["shape"])
+        return gym.spaces.MultiBinary(value["n"])
     return gym.spaces.Dict({name: from_json(part) for name, part in value["parts"].items()})
 
 
