@@ -22,7 +22,9 @@ BUDGET: dict[
 ] = {  # what all presets share, so that the guard is the difference; see results/hopper.txt
     "ensemble_size": 2,
     "target_subset": 2,
-    "updates_per_step": 5,
+    "updates_per_step": 4,
+    "mix": "constant",
+    "batch_size": 128,
     "initial_temperature": 0.1,
     "backup_entropy": "none",
 }
@@ -58,7 +60,8 @@ def _make(**kwargs: Any) -> gym.Env:
     return CountedHopper(gym.make("Hopper-v5", **kwargs))
 
 
-gym.register("CountedHopper-v5", _make)
+if "CountedHopper-v5" not in gym.registry:  # run as a script, this module is loaded twice
+    gym.register("CountedHopper-v5", _make)
 
 app = typer.Typer(help=__doc__, no_args_is_help=True, pretty_exceptions_enable=False)
 
@@ -111,7 +114,7 @@ def settings(data: Path, preset: str, seed: int, steps: int) -> Any:
         "evaluation_episodes": 10,
     }
     if preset == "clone":
-        values |= {"steps": 0, "warm_start_updates": 20_000, "updates_per_step": 1}
+        values |= {"steps": 0, "warm_start_updates": 10_000, "updates_per_step": 1}
     return presets.preset(preset).with_values(values, "experiment")
 
 

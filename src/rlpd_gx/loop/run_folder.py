@@ -20,7 +20,6 @@ class RunFolder:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.checkpoints, self.segments = path / "checkpoints", path / "replay"
-        self._metrics: Any = None
 
     @classmethod
     def create(cls, path: Path, config: Config, command: str) -> "RunFolder":
@@ -75,12 +74,10 @@ class RunFolder:
 
     def log(self, kind: str, step: int, **values: Any) -> None:
         """Append a row of metrics. Nothing in it depends on the clock."""
-        if self._metrics is None:
-            self._metrics = (self.path / "metrics.jsonl").open("ab")
         row = {"kind": kind, "step": step, **values}
         try:
-            self._metrics.write((json.dumps(row) + "\n").encode())
-            self._metrics.flush()
+            with (self.path / "metrics.jsonl").open("ab") as file:
+                file.write((json.dumps(row) + "\n").encode())
         except OSError as error:
             raise GxError(f"{self.path / 'metrics.jsonl'}: cannot be written: {error.strerror}") from None
 

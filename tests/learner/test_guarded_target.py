@@ -1,0 +1,271 @@
+"""The guarded target and the actor's loss against slow references that loop over states and actions."""
+
+import itertools
+import math
+from dataclasses import replace
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+import rlpd_gx as gx
+from rlpd_gx.learner import LearnerConfig, SacContinuous, SacDiscrete
+
+N, B, OBS = 5, 24, 4
+SPACE = gym.spaces.Box(-1, 1, (OBS,), np.float32)
+EMBEDDING = np.array([[0.0, 0], [1, 0], [0, 1], [2, 0], [0, 3]])
+CONFIG = LearnerConfig(ensemble_size=3, target_subset=0, hidden_sizes=(16, 16), initial_temperature=0.3)
+
+
+def _masks(generator: np.random.Generator) -> gx.Mask:
+    """All kinds: everything, one action, nothing tested, nothing allowed, partly tested, random."""
+    allowed = generator.random((B, N)) < 0.5
+    tested = generator.random((B, N)) < 0.8
+    allowed[0], tested[0] = True, True
+    allowed[1], tested[1] = np.arange(N) == 2, True
+    tested[2] = False
+    allowed[3], tested[3] = False, True
+    allowed[4], tested[4] = True, np.arange(N) == 1
+    return gx.Mask(allowed, tested)
+
+
+def _discrete(config: LearnerConfig, masks: gx.Mask, embedding: Any = EMBEDDING) -> SacDiscrete:
+    space = gym.spaces.Discrete(N)
+    return SacDiscrete(config, SPACE, space, safe_set_spec=masks.spec, embedding=embedding, seed=1)
+
+
+def _counted(mask: gx.Mask, row: int, untested: str) -> list[int]:
+    """The actions a backup may count in a state."""
+    found = [
+        a for a in range(N)
+        if mask.allowed[row, a] or (untested == "allowed" and not mask.tested[row, a])
+    ]  # fmt: skip
+    return found or list(range(N))
+
+
+def _slow_policy(logits: list[float], counted: list[int], how: str, embedding: Any) -> list[float]:
+    top = max(logits)
+    raw = [math.exp(x - top) for x in logits]
+    raw = [x / sum(raw) for x in raw]
+    if how == "none":
+        return raw
+    if how == "renormalise":
+        top = max(logits[a] for a in counted)
+        weight = [math.exp(logits[a] - top) if a in counted else 0.0 for a in range(N)]
+        return [w / sum(weight) for w in weight]
+    policy = [0.0] * N
+    for a in range(N):
+        target = a
+        if a not in counted:
+            target = min(counted, key=lambda b: (_distance(a, b, embedding), b))
+        policy[target] += raw[a]
+    return policy
+
+
+def _distance(a: int, b: int, embedding: Any) -> float:
+    return float(np.linalg.norm(embedding[a] - embedding[b])) if embedding is not None else float(a != b)
+
+
+def _entropy(policy: list[float]) -> float:
+    return -sum(p * math.log(p) for p in policy if p > 0)
+
+
+@pytest.mark.parametrize("embedded", [True, False])
+@pytest.mark.parametrize(
+    ("backup", "sign", "untested"),
+    list(
+        itertools.product(
+            ["renormalise", "project", "none"], ["add", "none", "subtract"], ["allowed", "forbidden"]
+        )
+    ),
+)
+def test_discrete_values(backup: Any, sign: Any, untested: Any, embedded: bool) -> None:
+    generator = np.random.default_rng(0)
+    masks, embedding = _masks(generator), EMBEDDING if embedded else None
+    config = replace(CONFIG, backup=backup, backup_entropy=sign, untested=untested)
+    learner = _discrete(config, masks, embedding)
+    features = torch.tensor(generator.normal(size=(B, OBS)) * 3, dtype=torch.float32)
+    with torch.no_grad():
+        value, _ = learner.next_value(features, masks.encode())
+        logits = learner.actor(features)[0].double().tolist()
+        q = learner.target["ensemble"](features).min(dim=0).values.double().tolist()
+    factor = {"add": 0.3, "none": 0.0, "subtract": -0.3}[sign]
+    for row in range(B):
+        policy = _slow_policy(logits[row], _counted(masks, row, untested), backup, embedding)
+        expected = sum(p * x for p, x in zip(policy, q[row], strict=True)) + factor * _entropy(policy)
+        assert value[row] == pytest.approx(expected, abs=1e-5)
+
+
+@pytest.mark.parametrize("actor", ["raw", "masked", "projected"])
+@pytest.mark.parametrize("value", ["mean", "min"])
+def test_discrete_actor_loss(actor: Any, value: Any) -> None:
+    generator = np.random.default_rng(0)
+    masks = _masks(generator)
+    learner = _discrete(replace(CONFIG, actor=actor, actor_value=value, distance_penalty=0.7), masks)
+    features = torch.tensor(generator.normal(size=(B, OBS)), dtype=torch.float32)
+    loss, excess, _ = learner._actor_loss(features, masks.encode())
+    excess = excess.detach()
+    with torch.no_grad():
+        logits = learner.actor(features)[0].double().tolist()
+        every = learner.critic["ensemble"](features).double()
+    q = (every.mean(dim=0) if value == "mean" else every.min(dim=0).values).tolist()
+    total = 0.0
+    for row in range(B):
+        counted = _counted(masks, row, "allowed")
+        raw = _slow_policy(logits[row], counted, "none", EMBEDDING)
+        safe = _slow_policy(logits[row], counted, "renormalise", EMBEDDING)
+        own = safe if actor == "masked" else raw
+        executed = _slow_policy(logits[row], counted, "project", EMBEDDING) if actor == "projected" else own
+        total += -sum(p * x for p, x in zip(executed, q[row], strict=True)) - 0.3 * _entropy(own)
+        if actor == "projected":
+            for a in set(range(N)) - set(counted):
+                total += 0.7 * raw[a] * min(_distance(a, b, EMBEDDING) for b in counted) ** 2
+        if len(counted) == 1:
+            assert excess[row].isnan()
+        else:
+            assert excess[row] == pytest.approx(_entropy(safe) - 0.3 * math.log(len(counted)), abs=1e-5)
+    assert float(loss.detach()) == pytest.approx(total / B, abs=1e-5)
+
+
+@given(st.integers(0, 2**32 - 1), st.sampled_from(["raw", "masked", "projected"]))
+def test_logits_of_any_size_leave_everything_finite(seed: int, actor: Any) -> None:
+    generator = np.random.default_rng(seed)
+    masks = _masks(generator)
+    learner = _discrete(replace(CONFIG, actor=actor), masks)
+    logits = torch.tensor(generator.uniform(-1e4, 1e4, (B, N)), dtype=torch.float32)
+    learner.actor.weights[-1].data.zero_()
+    learner.actor.biases[-1].data = logits[:1][:, None, :].clone()
+    features = torch.zeros(B, OBS)
+    for backup in ("renormalise", "project", "none"):
+        learner.config = replace(learner.config, backup=backup)
+        with torch.no_grad():
+            assert learner.next_value(features, masks.encode())[0].isfinite().all()
+    loss, _, _ = learner._actor_loss(features, masks.encode())
+    loss.backward()
+    assert loss.isfinite()
+    assert all(p.grad is None or p.grad.isfinite().all() for p in learner.actor.parameters())
+
+
+def test_resampled_proposals_are_allowed_and_projected_ones_are_raw() -> None:
+    masks = gx.Mask(np.tile(np.arange(N) == 2, (400, 1)))
+    features = np.zeros((400, OBS), np.float32)
+    resample = _discrete(replace(CONFIG, execution="resample"), masks)
+    assert (resample.act(features, masks.encode()) == 2).all()
+    assert len(np.unique(_discrete(CONFIG, masks).act(features, masks.encode()))) > 1
+
+
+# --- continuous ------------------------------------------------------------------------------------------
+
+D = 2
+
+
+def _continuous(config: LearnerConfig, sets: Any) -> SacContinuous:
+    space = gym.spaces.Box(np.array([-1.0, -2.0], np.float32), np.array([1.0, 2.0], np.float32))
+    return SacContinuous(config, SPACE, space, safe_set_spec=sets.spec, seed=1)
+
+
+def _convex(generator: np.random.Generator) -> Any:
+    box = gx.Box(np.array([-1.0, -2.0]), np.array([1.0, 2.0]))
+    bound = np.where(generator.random(B) < 0.5, 2.0, 0.05)  # some so small that no sample lies inside
+    return gx.Intersection(box, gx.WeightedL1(np.abs(generator.normal(size=(B, D))) + 0.5, bound))
+
+
+@pytest.mark.parametrize(
+    ("backup", "sign", "outside"),
+    list(
+        itertools.product(
+            ["renormalise", "project", "none"], ["add", "none", "subtract"], ["proposal", "none"]
+        )
+    ),
+)
+def test_continuous_values(backup: Any, sign: Any, outside: Any) -> None:
+    generator = np.random.default_rng(3)
+    sets = _convex(generator)
+    config = replace(CONFIG, backup=backup, backup_entropy=sign, projected_entropy=outside, target_samples=6)
+    learner = _continuous(config, sets)
+    features = torch.tensor(generator.normal(size=(B, OBS)), dtype=torch.float32)
+    state = learner.generator.get_state()
+    with torch.no_grad():
+        value, _ = learner.next_value(features, sets.encode())
+        learner.generator.set_state(state)
+        draws, log_density = learner.draw(features, 6 if backup == "renormalise" else 1)
+    factor = {"add": 0.3, "none": 0.0, "subtract": -0.3}[sign]
+    half = np.array([1.0, 2.0])
+    kinds = set()
+    for row in range(B):
+        own = sets[row]
+        samples = [draws[k, row].double().numpy() * half for k in range(len(draws))]
+        density = [float(log_density[k, row]) for k in range(len(draws))]
+        inside = [k for k, a in enumerate(samples) if own.contains(a.astype(np.float32))]
+        if backup == "none":
+            terms = [(samples[0], -density[0])]
+        elif backup == "project" or not inside:
+            entropy = -density[0] if outside == "proposal" or 0 in inside else 0.0
+            terms = [(own.project(samples[0]), entropy)]
+        else:
+            bonus = math.log(len(inside) / len(samples))
+            terms = [(samples[k], -density[k] + bonus) for k in inside]
+        kinds.add("outside" if not inside else "inside")
+        total = 0.0
+        for action, entropy in terms:
+            joint = torch.cat([features[row], torch.tensor(action / half, dtype=torch.float32)])[None]
+            with torch.no_grad():
+                total += float(learner.target["ensemble"](joint).min()) + factor * entropy
+        assert value[row] == pytest.approx(total / len(terms), abs=2e-4)
+    assert kinds == {"outside", "inside"}
+
+
+@pytest.mark.parametrize("mean", [-0.5, 0.0, 1.0])
+@pytest.mark.parametrize("std", [0.3, 1.0])
+def test_entropy_of_the_renormalised_density_is_the_integral(mean: float, std: float) -> None:
+    """H(pi restricted to [low, high]) = -E[log pi] + log Z, against numerical integration."""
+    low, high = -0.2, 0.7
+    space = gym.spaces.Box(-1, 1, (1,), np.float32)
+    count = 64
+    sets = gx.Intersection(
+        gx.Box(-np.ones(1), np.ones(1)), gx.Box(np.full((count, 1), low), np.full((count, 1), high))
+    )
+    config = replace(CONFIG, target_samples=4000, backup="renormalise")
+    learner = SacContinuous(config, SPACE, space, safe_set_spec=sets.spec, seed=0)
+    learner.actor.weights[-1].data.zero_()
+    learner.actor.biases[-1].data = torch.tensor([[[mean, math.log(std)]]])
+    learner.target["ensemble"].weights[-1].data.zero_()
+    learner.target["ensemble"].biases[-1].data.zero_()
+    with torch.no_grad():
+        value, _ = learner.next_value(torch.zeros(count, OBS), sets.encode())
+    a = np.linspace(low, high, 200_001)
+    u = np.arctanh(a)
+    pi = np.exp(-0.5 * ((u - mean) / std) ** 2) / (std * math.sqrt(2 * math.pi)) / (1 - a**2)
+    z = np.trapezoid(pi, a)
+    expected = -np.trapezoid(pi / z * np.log(pi / z), a)
+    assert float(value.mean()) / 0.3 == pytest.approx(expected, abs=0.01)
+    assert abs(expected - (expected - math.log(z))) > 0.1  # without log Z the test would fail
+
+
+@pytest.mark.parametrize("actor", ["raw", "masked", "projected"])
+def test_the_continuous_actor_learns_where_it_may(actor: Any) -> None:
+    """One step of gradient at a proposal outside: raw follows Q outwards, the others come back."""
+    sets = gx.Intersection(
+        gx.Box(-np.ones(1), np.ones(1)), gx.Box(np.full((8, 1), -1.0), np.full((8, 1), 0.1))
+    )
+    space = gym.spaces.Box(-1, 1, (1,), np.float32)
+    config = replace(CONFIG, actor=actor, initial_temperature=1e-6, distance_penalty=1.0)
+    learner = SacContinuous(config, SPACE, space, safe_set_spec=sets.spec, seed=0)
+    learner.actor.weights[-1].data.zero_()
+    learner.actor.biases[-1].data = torch.tensor([[[0.5, -5.0]]])
+    loss, _, _ = learner._actor_loss(torch.zeros(8, OBS), sets.encode())
+    loss.backward()
+    assert learner.actor.biases[-1].grad is not None
+    slope = float(learner.actor.biases[-1].grad[0, 0, 0])
+    if actor == "raw":
+        with torch.no_grad():
+            ends = torch.tensor([[0.0] * OBS + [0.45], [0.0] * OBS + [0.47]])
+            rises = learner.critic["ensemble"](ends).mean(dim=0)[:, 0].diff()
+        assert (slope < 0) == (float(rises) > 0)
+    else:
+        assert slope > 0  # descending it moves the mean down, back to 0.1
+    assert all(p.grad is None for p in learner.critic.parameters())
