@@ -2,6 +2,7 @@
 
 import json
 import re
+import subprocess
 import sys
 from pathlib import Path
 
@@ -42,6 +43,12 @@ SETTINGS = {
         "env": "Probe/LureDiscrete-v0",
         "rules": "rlpd_gx.envs.probes:lure_mask",
         "execution": "resample",
+    },
+    "watched": {
+        "name": "rlpd",
+        "env": "Probe/LureContinuous-v0",
+        "rules": "rlpd_gx.envs.probes:lure_bounds",
+        "guard": "none",
     },
     "free": {"name": "sac", "env": "CartPole-v1"},
     "pong": {"env": "Atari/Pong-ram", "rules": "export_pong:moving", "env_kwargs": {"max_steps": 30}},
@@ -133,6 +140,52 @@ def test_a_resampled_policy_never_proposes_what_is_forbidden(made):
     assert {int(v.proposed) for v in verdicts} == {0, 1}
     free = [int(policy.propose(np.ones(1, np.float32), sample=True)) for _ in range(60)]
     assert 2 in free  # the raw policy does
+    with pytest.raises(gx.StopEpisode, match="no fallback"):
+        policy.act(np.ones(1, np.float32), state="nonsense")
+    verdict = policy.act(np.full(1, np.nan, np.float32), state=np.ones(1))
+    assert verdict.action in (0, 1)  # whatever the actor makes of NaN
+
+
+def test_a_policy_that_was_only_watched_is_only_watched(made):
+    policy = gx.load_policy(made("watched")[1])
+    verdicts = [policy.act(np.ones(1, np.float32), sample=True) for _ in range(50)]
+    blocked = [v for v in verdicts if v.intervened]
+    assert blocked
+    assert all(v.action[0] == v.proposed[0] > 0.2 >= v.suggestion[0] - 1e-6 for v in blocked)
+
+
+def test_the_context_is_what_decides(made):
+    policy = gx.load_policy(made("hopper")[1])
+    observation, state = np.zeros(11), {"velocity": np.zeros(6)}
+    far, near = (
+        policy.act(observation, state=state, context=gx.Context(np.ones(3, np.float32), time))
+        for time in (0, 20)
+    )
+    assert (far.proposed == near.proposed).all()
+    assert far.action == pytest.approx(np.full(3, 0.7))
+    assert near.action == pytest.approx(np.full(3, 0.9))
+    assert far != near
+
+
+def test_another_process_without_the_environment_gives_the_same_verdict(home, made):
+    script = """
+import sys
+sys.modules["mujoco"] = sys.modules["ale_py"] = None
+import numpy as np
+import rlpd_gx as gx
+context = gx.Context(np.full(3, 0.1, np.float32), 3)
+verdict = gx.load_policy("hopper").act(np.linspace(-1, 1, 11), state={"velocity": np.ones(6)}, context=context)
+print(verdict.proposed.tobytes().hex(), verdict.action.tobytes().hex(), verdict.status)
+"""
+    _, exported = made("hopper")
+    process = subprocess.run([sys.executable, "-c", script], cwd=home, capture_output=True, text=True)
+    assert process.returncode == 0, process.stderr
+    context = gx.Context(np.full(3, 0.1, np.float32), 3)
+    here = gx.load_policy(exported).act(
+        np.linspace(-1, 1, 11), state={"velocity": np.ones(6)}, context=context
+    )
+    said = process.stdout.split()
+    assert said == [here.proposed.tobytes().hex(), here.action.tobytes().hex(), str(here.status)]
 
 
 def test_without_rules_everything_is_allowed(made):

@@ -228,11 +228,7 @@ class Policy:
             return Verdict(proposed, proposed, Status.ALLOWED, suggestion=proposed)
         state = self._state(observation, state)
         context = self._context(context)
-        safe_set = None
-        if self.resamples:
-            fields = {n: None if v is None else batch_of_one(v) for n, v in vars(context).items()}
-            safe_sets = self.guardian.safe_sets(batch_of_one(state), context=fields)
-            safe_set = None if safe_sets is None else safe_sets[0]
+        safe_set = _safe_set(self.guardian, state, context) if self.resamples else None
         proposed = self.propose(observation, safe_set, sample=sample)
         return self.guardian.certify(state, proposed, context=context)
 
@@ -279,6 +275,15 @@ def propose(
     """What an actor wants for one observation of a space; `safe_set` only serves execution = resample."""
     code = None if safe_set is None else np.asarray(safe_set.encode())[None]
     return learner.act(_batch(observation, space, "the observation"), code, explore=sample)[0]
+
+
+def _safe_set(guardian: Guardian, state: Any, context: Context) -> SafeSet | None:
+    fields = {name: None if v is None else batch_of_one(v) for name, v in vars(context).items()}
+    try:
+        safe_sets = guardian.safe_sets(batch_of_one(state), context=fields)
+    except GxError:  # the rules cannot be asked: whatever is proposed, `certify` will fall back
+        return None
+    return None if safe_sets is None else safe_sets[0]
 
 
 def _batch(observation: Any, space: gym.Space, what: str) -> Any:

@@ -3,6 +3,7 @@
 import os
 import sys
 from collections.abc import Iterator
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -60,13 +61,9 @@ def play(
     if video.suffix != ".mp4":
         raise GxError(f"--out {video}: a video is a .mp4 file")
     policy = Policy(Export.find(path), seed)
-    env = drawable(policy)
-    artist = Artist(env)
-    unfinished = video.with_name(f".{video.stem}.writing{video.suffix}")
     returns, steps, interventions, frames = [], 0, 0, 0
-    try:
-        video.parent.mkdir(parents=True, exist_ok=True)
-        rate = float(env.metadata.get("render_fps") or 30)
+    with closing(drawable(policy)) as env, _whole(video) as unfinished:
+        artist, rate = Artist(env), float(env.metadata.get("render_fps") or 30)
         with imageio.get_writer(unfinished, fps=rate, macro_block_size=2) as writer:
             for episode in range(episodes):
                 for scene in scenes(policy, env, seed + episode, sample=sample, max_steps=max_steps):
@@ -75,12 +72,6 @@ def play(
                     interventions += scene.verdict is not None and scene.verdict.intervened
                 returns.append(scene.score)
                 steps += scene.step
-        unfinished.replace(video)
-    except OSError as error:
-        raise GxError(f"{video}: cannot be written: {error.strerror or error}") from None
-    finally:
-        unfinished.unlink(missing_ok=True)
-        env.close()
     return Played(returns, steps, interventions, frames)
 
 
@@ -88,7 +79,6 @@ def drawable(policy: Policy) -> gym.Env:
     """The environment of a policy behind its guard, able to draw itself."""
     if sys.platform == "linux" and not os.environ.get("DISPLAY"):
         os.environ.setdefault("MUJOCO_GL", "egl")  # MuJoCo draws without a screen, if it is told so
-        os.environ.setdefault("SDL_VIDEODRIVER", "dummy")
     name = policy.export.about["env"]
     try:
         env = policy.export.task(render_mode="rgb_array").make_env(evaluation=True)
@@ -201,6 +191,22 @@ class Artist:
 def _status(verdict: Verdict) -> str:
     watched = verdict.intervened and verdict.action is not verdict.suggestion
     return f"{verdict.status}, but not enforced" if watched else str(verdict.status)
+
+
+@contextmanager
+def _whole(video: Path) -> Iterator[Path]:
+    """A file to write to, which takes the video's place once it is complete."""
+    unfinished = video.with_name(f".{video.stem}.writing{video.suffix}")
+    try:
+        video.parent.mkdir(parents=True, exist_ok=True)
+        yield unfinished
+        unfinished.replace(video)
+    except OSError as error:
+        first_line = str(error).splitlines()[0]
+        raise GxError(f"{video}: cannot be written: {error.strerror or first_line}") from None
+    finally:
+        with suppress(OSError):  # its folder may be the very thing that cannot be made
+            unfinished.unlink()
 
 
 def _frame(env: gym.Env) -> Array:

@@ -17,8 +17,7 @@ def to_json(space: gym.Space) -> dict[str, Any]:
     if isinstance(space, gym.spaces.Discrete):
         return {"kind": "discrete", "n": int(space.n), "start": int(space.start)}
     if isinstance(space, gym.spaces.MultiBinary):
-        n = space.n
-        return {"kind": "binary", "n": int(n) if np.ndim(n) == 0 else list(map(int, space.shape))}
+        return {"kind": "binary", "n": space.n if isinstance(space.n, int) else list(space.n)}
     if isinstance(space, gym.spaces.Dict):
         return {"kind": "dict", "parts": {name: to_json(part) for name, part in space.spaces.items()}}
     raise GxError(f"a policy on {space} cannot be exported; the Learner knows Box, Discrete and dicts of Box")
