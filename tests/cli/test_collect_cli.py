@@ -269,7 +269,7 @@ def test_where_a_fallback_ran_the_safe_set_is_unknown(tmp_path):
     [
         (("CartPole-v1",), "--episodes or --steps"),
         (("Nowhere-v0", "--steps", 5), "--env Nowhere-v0"),
-        (("CartPole-v1", "--steps", 5, "--policy", "."), "saved runs cannot act yet"),
+        (("CartPole-v1", "--steps", 5, "--policy", "."), "holds neither an exported policy"),
         (("CartPole-v1", "--steps", 5, "--policy", "genius"), "not 'genius'"),
         (("CartPole-v1", "--steps", 5, "--policy", "my_policies:nothing"), "has no 'nothing'"),
         (("CartPole-v1", "--steps", 5, "--policy", "absent.zip"), "there is no file absent.zip"),

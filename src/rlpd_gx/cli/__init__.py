@@ -7,6 +7,7 @@ import typer
 
 from rlpd_gx.cli import atari, data, theory, train
 from rlpd_gx.cli.collect import collect
+from rlpd_gx.cli.export import export, play
 from rlpd_gx.cli.guard import guard
 from rlpd_gx.errors import GxError
 
@@ -18,6 +19,8 @@ app = typer.Typer(
 )
 app.command()(train.with_flags(train.train))
 app.command()(train.evaluate)
+app.command()(export)
+app.command()(play)
 app.command()(guard)
 app.add_typer(theory.app, name="theory")
 app.add_typer(data.app, name="data")

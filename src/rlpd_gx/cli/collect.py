@@ -1,7 +1,6 @@
 """`rlpd-gx collect`: a dataset from any environment with any policy."""
 
 import json
-import os
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -22,8 +21,9 @@ def collect(
     policy: Annotated[
         str,
         typer.Option(
-            help="random, module:callable, [algorithm:]file.zip of stable-baselines3 (holds pickled code: only "
-            "from people you trust), or learn:sac: what such a learner sees while it learns (needs --steps)."
+            help="random, a folder of a run or of an exported policy, module:callable, [algorithm:]file.zip of "
+            "stable-baselines3 (holds pickled code: only from people you trust), or learn:sac: what such a "
+            "learner sees while it learns (needs --steps)."
         ),
     ] = "random",
     episodes: Annotated[int | None, typer.Option(min=1, help="Stop after this many episodes.")] = None,
@@ -51,11 +51,6 @@ def collect(
 
     if episodes is None and steps is None:
         raise GxError("say how much to collect: --episodes or --steps")
-    if os.path.isdir(policy):
-        raise GxError(
-            f"--policy {policy} is a folder: saved runs cannot act yet; give an SB3 file.zip, module:callable "
-            "or random"
-        )
     world = _make(env, env_kwargs)
     facts: dict[str, Any] = {"policy": policy, "epsilon": epsilon or [0.0], "seed": seed}
     unsafe_event = safe_set = None

@@ -20,7 +20,11 @@ def guard(
     ],
     episodes: Annotated[int, typer.Option(min=1, help="How many episodes to run.")] = 10,
     policy: Annotated[
-        str, typer.Option(help="random, [algorithm:]file.zip of stable-baselines3, or module:callable.")
+        str,
+        typer.Option(
+            help="random, a folder of a run or of an exported policy, [algorithm:]file.zip of stable-baselines3, "
+            "or module:callable."
+        ),
     ] = "random",
     monitor: Annotated[
         bool, typer.Option("--monitor", help="Block nothing, report what would be blocked.")

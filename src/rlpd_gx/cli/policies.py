@@ -12,10 +12,15 @@ if TYPE_CHECKING:
 
 
 def load_policy(spec: str, env: "gym.Env", seed: int) -> Callable[[Any], Any]:
-    """observation -> action, from `random`, an SB3 zip (`[algorithm:]file.zip`) or `module:callable`."""
+    """observation -> action, from `random`, a folder (of a run, or exported), an SB3 zip or `module:callable`.
+
+    These are proposals: the guard of a folder's own policy is left out, that of the command decides.
+    """
     if spec == "random":
         env.action_space.seed(seed)
         return lambda observation: env.action_space.sample()
+    if os.path.isdir(spec):
+        return _trained_policy(spec, env)
     if spec.endswith(".zip"):
         return _sb3_policy(spec)
     policy, _ = load(spec, "policy")
@@ -24,6 +29,21 @@ def load_policy(spec: str, env: "gym.Env", seed: int) -> Callable[[Any], Any]:
             f"--policy {spec} is a {type(policy).__name__}; it must be a function observation -> action"
         )
     return policy
+
+
+def _trained_policy(spec: str, env: "gym.Env") -> Callable[[Any], Any]:
+    from rlpd_gx.loop.export import Export, propose
+
+    export = Export.find(spec)
+    for what in ("observation_space", "action_space"):
+        trained, here = getattr(export, what), getattr(env, what)
+        if trained != here:
+            raise GxError(
+                f"--policy {spec} was trained on {export.about['env']} with {what.replace('_', ' ')} {trained}, but "
+                f"here it is {here}"
+            )
+    learner, space = export.learner(), export.observation_space
+    return lambda observation: propose(learner, space, observation)
 
 
 def _sb3_policy(spec: str) -> Callable[[Any], Any]:

@@ -1,0 +1,324 @@
+"""Policies to take along: actor and guard in one folder that needs neither the run nor its environment."""
+
+import hashlib
+import json
+import os
+import platform
+import shutil
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+from safetensors.torch import load as tensors_from_bytes
+from safetensors.torch import save as tensors_to_bytes
+from torch import Tensor
+
+from rlpd_gx import __version__
+from rlpd_gx.errors import GxError
+from rlpd_gx.guardian import Guardian
+from rlpd_gx.guardian.reading import batch_of_one
+from rlpd_gx.learner import Sac, SacContinuous, SacDiscrete
+from rlpd_gx.loop import space_json
+from rlpd_gx.loop.checkpoint import Checkpoints
+from rlpd_gx.loop.config import Config
+from rlpd_gx.loop.run_folder import RunFolder
+from rlpd_gx.loop.task import Task
+from rlpd_gx.replay.archive import sync_folder
+from rlpd_gx.rules import fingerprint
+from rlpd_gx.safe_sets import SafeSet
+from rlpd_gx.types import Array, Context, Status, Verdict
+
+FORMAT = 1
+TENSORS, ABOUT = "policy.safetensors", "policy.json"
+ASKED = ("env", "env_kwargs", "rules", "rules_state", "guard")  # settings of a run that a policy carries on
+GUARD_OPTIONS = ("fallback", "initial_action", "near_miss", "parameters", "state")
+
+
+@dataclass(frozen=True, eq=False)
+class Export:
+    """A policy and its guard as plain data."""
+
+    about: dict[str, Any]
+    """What policy.json says: spaces, settings, rules and their fingerprints, where it comes from."""
+    tensors: Mapping[str, Tensor]
+    """Actor and encoder."""
+    source: str
+    """The folder it was read from, for errors."""
+
+    @classmethod
+    def find(cls, path: str | os.PathLike[str]) -> "Export":
+        """The policy of an exported folder, or of a run as it was last saved."""
+        path = Path(path)
+        if (path / ABOUT).exists():
+            return cls.read(path)
+        if (path / "config.json").exists():
+            return cls.of_run(path)
+        raise GxError(f"{path}: holds neither an exported policy ({ABOUT}) nor a run (config.json)")
+
+    @classmethod
+    def of_run(cls, path: Path) -> "Export":
+        """The policy of a run as it was last saved."""
+        folder, config = RunFolder.open(path)
+        loaded = Checkpoints(folder.checkpoints).load()
+        task, saved = Task(config), loaded.state["learner"]
+        example = task.example
+        guardian = example.guardian
+        if loaded.state["rules_fingerprint"] != (None if guardian is None else guardian.fingerprint):
+            raise GxError(
+                f"{path}: the rules {config.run.rules} have changed since the checkpoint was made; restore them, "
+                "or train anew under the new ones"
+            )
+        settings = config.flat()
+        about = {
+            "format": FORMAT,
+            "rlpd_gx": __version__,
+            "python": platform.python_version(),
+            **{name: settings[name] for name in ASKED},
+            "observation_space": space_json.to_json(example.observation_space),
+            "action_space": space_json.to_json(example.action_space),
+            "learner": asdict(config.learner),
+            "embedding": None if example.embedding is None else example.embedding.tolist(),
+            "safe_set_spec": example.spec,
+            "trained": {"command": folder.command, "seed": config.run.seed, "step": loaded.step},
+        }
+        encoder = {name: t for name, t in saved["critic"].items() if name.startswith("encoder.")}
+        actor = {f"actor.{name}": t for name, t in saved["actor"].items()}
+        unmarked = cls(about, {**encoder, **actor}, str(path))
+        return replace(unmarked, about=about | {"fingerprints": unmarked.fingerprints()})
+
+    @classmethod
+    def read(cls, path: Path) -> "Export":
+        """An exported folder, checked to be what was written."""
+        try:
+            about = json.loads((path / ABOUT).read_bytes())
+            tensors = (path / TENSORS).read_bytes()
+        except OSError as error:
+            raise GxError(
+                f"{error.filename}: cannot be read: {error.strerror}; export the run anew"
+            ) from None
+        except ValueError:
+            about = None
+        if not isinstance(about, dict):
+            raise GxError(f"{path / ABOUT}: is damaged (it is no JSON object); export the run anew")
+        if about.get("format") != FORMAT:
+            raise GxError(
+                f"{path / ABOUT}: has format {about.get('format')!r}, this version of rlpd-gx reads {FORMAT}; export "
+                "the run with this version"
+            )
+        digests = about.pop("sha256", {})
+        for name, found in _digests(about, tensors).items():
+            if digests.get(name) != found:
+                raise GxError(
+                    f"{path / name}: is damaged or was changed (its sha256 differs); export the run anew"
+                )
+        return cls(about, tensors_from_bytes(tensors), str(path))
+
+    def write(self, folder: Path) -> None:
+        """Make a new folder, or nothing."""
+        if folder.exists():
+            raise GxError(f"{folder}: exists already; choose another --out")
+        tensors = tensors_to_bytes({name: t.cpu().contiguous() for name, t in self.tensors.items()})
+        about = json.dumps(self.about | {"sha256": _digests(self.about, tensors)}, indent=2)
+        temporary = folder.with_name(f".{folder.name}.writing")
+        try:
+            folder.parent.mkdir(parents=True, exist_ok=True)
+            shutil.rmtree(temporary, ignore_errors=True)  # left by a process that was killed
+            temporary.mkdir()
+            for name, content in ((TENSORS, tensors), (ABOUT, f"{about}\n".encode())):
+                with (temporary / name).open("wb") as file:
+                    file.write(content)
+                    file.flush()
+                    os.fsync(file.fileno())
+            temporary.rename(folder)
+            sync_folder(folder.parent)
+        except OSError as error:
+            shutil.rmtree(temporary, ignore_errors=True)
+            raise GxError(f"{folder}: cannot be written: {error.strerror}") from None
+
+    @property
+    def observation_space(self) -> gym.Space:
+        """What the policy sees."""
+        return space_json.from_json(self.about["observation_space"])
+
+    @property
+    def action_space(self) -> gym.Space:
+        """How it acts."""
+        return space_json.from_json(self.about["action_space"])
+
+    def task(self, **env_kwargs: Any) -> Task:
+        """The task it was trained on, with other options of the environment."""
+        asked = {name: self.about[name] for name in ASKED}
+        asked["env_kwargs"] = asked["env_kwargs"] | env_kwargs
+        return Task(Config().with_values(asked, f"{self.source}/{ABOUT}"))
+
+    def learner(self, seed: int = 0) -> Sac:
+        """A learner on the CPU that can act; its critics know nothing."""
+        config = Config().with_values(self.about["learner"], f"{self.source}/{ABOUT}").learner
+        action_space: Any = self.action_space
+        kind: Any = SacDiscrete if isinstance(action_space, gym.spaces.Discrete) else SacContinuous
+        learner: Sac = kind(
+            replace(config, ensemble_size=1, target_subset=0),
+            self.observation_space,
+            action_space,
+            safe_set_spec=self.about["safe_set_spec"],
+            seed=seed,
+        )
+        learner.load_policy_state(self.tensors)
+        return learner
+
+    def guard(self) -> tuple[Guardian, dict[str, Any]] | None:
+        """The Guardian of the rules as they are now, and the options of their module; None without rules."""
+        try:
+            rules = self.task().rules
+        except GxError as error:
+            raise GxError(f"{self.source}: the rules of this policy cannot be used: {error}") from None
+        if rules is None:
+            return None
+        rule, options = rules
+        guardian = Guardian(
+            self.action_space,
+            rule,
+            embedding=self.about["embedding"],
+            mode="enforce" if self.about["guard"] == "guardian" else "monitor",
+            **{name: options[name] for name in ("fallback", "near_miss") if name in options},
+        )
+        return guardian, options
+
+    def fingerprints(self) -> dict[str, str]:
+        """What tells whether the guard is still the same: the rules, and each option of their module."""
+        if (guard := self.guard()) is None:
+            return {}
+        guardian, options = guard
+        return {"rules": guardian.fingerprint} | {n: fingerprint(options.get(n)) for n in GUARD_OPTIONS}
+
+
+class Policy:
+    """Proposes with the actor and certifies with the rules of its training: same state and context, same verdict.
+
+    `state` has to be given where the rules read more than the observation.
+    """
+
+    def __init__(self, export: Export, seed: int = 0) -> None:
+        self.export = export
+        self.observation_space, self.action_space = export.observation_space, export.action_space
+        self.learner = export.learner(seed)
+        guard = export.guard()
+        _refuse_changes(export)
+        self.guardian = None if guard is None else guard[0]
+        self._reads_more = guard is not None and guard[1]["state"] is not None
+
+    def act(
+        self,
+        observation: Any,
+        *,
+        state: Any = None,
+        context: Context | Mapping[str, Any] | None = None,
+        sample: bool = False,
+    ) -> Verdict:
+        """The verdict on what the policy proposes for one observation: execute its `action`.
+
+        `sample` draws from the policy instead of taking its mode. Raises `StopEpisode` where nothing may be
+        executed.
+        """
+        if self.guardian is None:
+            proposed = self.propose(observation, sample=sample)
+            return Verdict(proposed, proposed, Status.ALLOWED, suggestion=proposed)
+        state = self._state(observation, state)
+        context = self._context(context)
+        safe_set = _safe_set(self.guardian, state, context) if self.resamples else None
+        proposed = self.propose(observation, safe_set, sample=sample)
+        return self.guardian.certify(state, proposed, context=context)
+
+    @property
+    def resamples(self) -> bool:
+        """Whether proposals are drawn from the safe set (execution = resample)."""
+        return self.learner.config.execution == "resample" and self.learner.safe_set_spec is not None
+
+    def propose(self, observation: Any, safe_set: SafeSet | None = None, *, sample: bool = False) -> Any:
+        """What the actor wants for one observation; nobody has looked at it yet."""
+        return propose(self.learner, self.observation_space, observation, safe_set, sample=sample)
+
+    def _state(self, observation: Any, state: Any) -> Any:
+        if state is None and self._reads_more:
+            raise GxError(
+                f"the rules {self.export.about['rules']} read more than the observation; give act(..., state=...) "
+                "what their state function returns"
+            )
+        return observation if state is None else state
+
+    def _context(self, context: Context | Mapping[str, Any] | None) -> Context:
+        assert self.guardian is not None
+        given = vars(context) if isinstance(context, Context) else dict(context or {})
+        missing = sorted(name for name in self.guardian.needs if given.get(name) is None)
+        if missing:
+            raise GxError(
+                f"the rules {self.export.about['rules']} need {' and '.join(missing)}; give act(..., "
+                f"context={{{', '.join(f'{name!r}: ...' for name in missing)}}})"
+            )
+        return Context(**given)
+
+
+def load_policy(path: str | os.PathLike[str], *, seed: int = 0) -> Policy:
+    """The policy of a folder made by `rlpd-gx export`, or of a run; refused if its rules have changed since.
+
+    `seed` is that of sampled actions.
+    """
+    return Policy(Export.find(path), seed)
+
+
+def propose(
+    learner: Sac, space: gym.Space, observation: Any, safe_set: SafeSet | None = None, *, sample: bool = False
+) -> Any:
+    """What an actor wants for one observation of a space; `safe_set` only serves execution = resample."""
+    code = None if safe_set is None else np.asarray(safe_set.encode())[None]
+    return learner.act(_batch(observation, space, "the observation"), code, explore=sample)[0]
+
+
+def _safe_set(guardian: Guardian, state: Any, context: Context) -> SafeSet | None:
+    fields = {name: None if v is None else batch_of_one(v) for name, v in vars(context).items()}
+    try:
+        safe_sets = guardian.safe_sets(batch_of_one(state), context=fields)
+    except GxError:  # the rules cannot be asked: whatever is proposed, `certify` will fall back
+        return None
+    return None if safe_sets is None else safe_sets[0]
+
+
+def _batch(observation: Any, space: gym.Space, what: str) -> Any:
+    """One observation as [1, ...], of the shape that the space says."""
+    if isinstance(space, gym.spaces.Dict):
+        if not isinstance(observation, Mapping) or set(observation) != set(space.spaces):
+            raise GxError(f"{what} must be a dict with {', '.join(space.spaces)}")
+        return {
+            name: _batch(observation[name], part, f"{what}[{name!r}]") for name, part in space.spaces.items()
+        }
+    array: Array = np.asarray(observation)
+    if array.shape != space.shape:
+        raise GxError(f"{what} has shape {array.shape}; the policy was trained on {space.shape}")
+    return array[None]
+
+
+def _digests(about: Mapping[str, Any], tensors: bytes) -> dict[str, str]:
+    """sha256 of both files; of policy.json, of all but these two lines."""
+    text = json.dumps(about, sort_keys=True).encode()
+    return {TENSORS: hashlib.sha256(tensors).hexdigest(), ABOUT: hashlib.sha256(text).hexdigest()}
+
+
+def _refuse_changes(export: Export) -> None:
+    saved, now = export.about["fingerprints"], export.fingerprints()
+    changed = [name for name in now if now[name] != saved.get(name)]
+    if not changed:
+        return
+    made, here = export.about["python"], platform.python_version()
+    # fingerprints read compiled code, which differs between versions of Python
+    also = (
+        ""
+        if made.split(".")[:2] == here.split(".")[:2]
+        else f" (exported with Python {made}, this is {here})"
+    )
+    raise GxError(
+        f"{export.source}: the {' and '.join(changed)} of {export.about['rules']} changed since the export{also}; "
+        "restore that module as it was, or train and export anew under the new rules"
+    )

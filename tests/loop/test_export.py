@@ -1,0 +1,352 @@
+"""An exported policy gives the verdicts of its training, or refuses to act."""
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import gymnasium as gym
+import numpy as np
+import pytest
+from tiny_runs import tiny_run
+
+import rlpd_gx as gx
+from rlpd_gx.loop import space_json
+from rlpd_gx.loop.export import ABOUT, TENSORS, Export
+from rlpd_gx.loop.resume import load_learner
+
+RULES = """
+import numpy as np
+import rlpd_gx as gx
+
+LIMIT = 0.3
+initial_action = np.full(3, 0.1, np.float32)
+
+def state(env, observation, info):
+    return {"velocity": env.unwrapped.data.qvel.copy()}
+
+@gx.bounds_rule(name="gentle", needs=("previous_action", "time"))
+def gentle(state, previous_action, time):
+    reach = LIMIT / (1 + abs(state["velocity"][0]) + 0.1 * time)
+    return previous_action - reach, previous_action + reach
+
+@gx.mask_rule(name="upright")
+def upright(observation):
+    return np.array([observation[2] < 0.01, True])
+"""
+
+SETTINGS = {
+    "hopper": {"env": "Hopper-v5", "rules": "export_rules:gentle", "rules_state": "export_rules:state"},
+    "lure": {"env": "Probe/LureContinuous-v0", "rules": "rlpd_gx.envs.probes:lure_bounds"},
+    "resampled": {
+        "env": "Probe/LureDiscrete-v0",
+        "rules": "rlpd_gx.envs.probes:lure_mask",
+        "execution": "resample",
+    },
+    "watched": {
+        "name": "rlpd",
+        "env": "Probe/LureContinuous-v0",
+        "rules": "rlpd_gx.envs.probes:lure_bounds",
+        "guard": "none",
+    },
+    "free": {"name": "sac", "env": "CartPole-v1"},
+    "pong": {"env": "Atari/Pong-ram", "rules": "export_pong:moving", "env_kwargs": {"max_steps": 30}},
+}
+PONG_RULES = """
+import numpy as np
+import rlpd_gx as gx
+
+@gx.mask_rule(name="moving")
+def moving(ram):
+    return np.array([False, False, True, True, True, True])
+"""
+pytestmark = pytest.mark.filterwarnings("ignore:a rule reads the previous action")
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory):
+    """A folder with rules that is on the path of modules."""
+    folder = tmp_path_factory.mktemp("home")
+    (folder / "export_rules.py").write_text(RULES)
+    (folder / "export_pong.py").write_text(PONG_RULES)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "dont_write_bytecode", True)  # a rule changed within a second must be read anew
+        patch.syspath_prepend(folder)
+        yield folder
+
+
+@pytest.fixture(scope="module")
+def made(home):
+    """name -> (run, exported folder), each made once."""
+    done = {}
+
+    def make(name):
+        if name not in done:
+            run = tiny_run(home / f"run-{name}", **SETTINGS[name])
+            Export.of_run(run).write(home / name)
+            done[name] = (run, home / name)
+        return done[name]
+
+    return make
+
+
+def state_and_context(env, policy):
+    """What the guarded environment will let its rules see in the next step."""
+    read = env._state_of(env.env, *env._current())
+    return {"state": read, "context": env._context()} if policy._reads_more else {"context": env._context()}
+
+
+@pytest.mark.parametrize("name", ["hopper", "lure", "resampled", "pong"])
+def test_verdicts_are_those_of_the_guarded_environment(made, name):
+    run, exported = made(name)
+    policy = gx.load_policy(exported)
+    learner, lanes = load_learner(run)
+    env = lanes.lanes[0].env
+    moved = 0
+    for episode in range(6):
+        lanes.reset(np.ones(1, bool), [episode])
+        ended = False
+        while not ended:
+            verdict = policy.act(lanes.lanes[0].observation, **state_and_context(env, policy))
+            sets = lanes.safe_sets() if name == "resampled" else None
+            proposed = learner.act(lanes.observation, sets, explore=False)
+            outcome = lanes.step(proposed)
+            trained = outcome.verdicts[0]
+            assert verdict == trained
+            assert np.asarray(verdict.action).tobytes() == np.asarray(trained.action).tobytes()
+            assert np.asarray(verdict.action).dtype == np.asarray(trained.action).dtype
+            assert (verdict.distance, verdict.exact) == (trained.distance, trained.exact)
+            moved += verdict.intervened
+            ended = bool(outcome.ended[0])
+    assert moved or name in ("lure", "resampled")
+
+
+def test_sampled_actions_differ_by_seed_and_stay_allowed(made):
+    _, exported = made("lure")
+    second_step = np.ones(1, np.float32)
+    drawn = []
+    for seed in (0, 0, 1):
+        policy = gx.load_policy(exported, seed=seed)
+        drawn.append([float(policy.act(second_step, sample=True).action[0]) for _ in range(30)])
+    assert drawn[0] == drawn[1] != drawn[2]
+    assert max(map(max, drawn)) <= 0.2 + 1e-6
+    assert any(policy.act(second_step, sample=True).intervened for _ in range(50))
+
+
+def test_a_resampled_policy_never_proposes_what_is_forbidden(made):
+    policy = gx.load_policy(made("resampled")[1])
+    verdicts = [policy.act(np.ones(1, np.float32), sample=True) for _ in range(60)]
+    assert {int(v.proposed) for v in verdicts} == {0, 1}
+    free = [int(policy.propose(np.ones(1, np.float32), sample=True)) for _ in range(60)]
+    assert 2 in free  # the raw policy does
+    with pytest.raises(gx.StopEpisode, match="no fallback"):
+        policy.act(np.ones(1, np.float32), state="nonsense")
+    verdict = policy.act(np.full(1, np.nan, np.float32), state=np.ones(1))
+    assert verdict.action in (0, 1)  # whatever the actor makes of NaN
+
+
+def test_a_policy_that_was_only_watched_is_only_watched(made):
+    policy = gx.load_policy(made("watched")[1])
+    verdicts = [policy.act(np.ones(1, np.float32), sample=True) for _ in range(50)]
+    blocked = [v for v in verdicts if v.intervened]
+    assert blocked
+    assert all(v.action[0] == v.proposed[0] > 0.2 >= v.suggestion[0] - 1e-6 for v in blocked)
+
+
+def test_the_context_is_what_decides(made):
+    policy = gx.load_policy(made("hopper")[1])
+    observation, state = np.zeros(11), {"velocity": np.zeros(6)}
+    far, near = (
+        policy.act(observation, state=state, context=gx.Context(np.ones(3, np.float32), time))
+        for time in (0, 20)
+    )
+    assert (far.proposed == near.proposed).all()
+    assert far.action == pytest.approx(np.full(3, 0.7))
+    assert near.action == pytest.approx(np.full(3, 0.9))
+    assert far != near
+
+
+def test_another_process_without_the_environment_gives_the_same_verdict(home, made):
+    script = """
+import sys
+sys.modules["mujoco"] = sys.modules["ale_py"] = None
+import numpy as np
+import rlpd_gx as gx
+context = gx.Context(np.full(3, 0.1, np.float32), 3)
+verdict = gx.load_policy("hopper").act(np.linspace(-1, 1, 11), state={"velocity": np.ones(6)}, context=context)
+print(verdict.proposed.tobytes().hex(), verdict.action.tobytes().hex(), verdict.status)
+"""
+    _, exported = made("hopper")
+    process = subprocess.run([sys.executable, "-c", script], cwd=home, capture_output=True, text=True)
+    assert process.returncode == 0, process.stderr
+    context = gx.Context(np.full(3, 0.1, np.float32), 3)
+    here = gx.load_policy(exported).act(
+        np.linspace(-1, 1, 11), state={"velocity": np.ones(6)}, context=context
+    )
+    said = process.stdout.split()
+    assert said == [here.proposed.tobytes().hex(), here.action.tobytes().hex(), str(here.status)]
+
+
+def test_without_rules_everything_is_allowed(made):
+    run, exported = made("free")
+    policy, observation = gx.load_policy(exported), np.array([0.1, 0.0, 0.05, 0.0], np.float32)
+    verdict = policy.act(observation)
+    assert (verdict.status, verdict.action) == (gx.Status.ALLOWED, verdict.proposed)
+    assert verdict.action == load_learner(run)[0].act(observation[None], explore=False)[0]
+
+
+def test_the_folder_holds_the_policy_and_where_it_comes_from(made):
+    run, exported = made("hopper")
+    about = json.loads((exported / ABOUT).read_text())
+    assert about["trained"] == {"command": "rlpd-gx train", "seed": 0, "step": 60}
+    assert (about["rules"], about["rlpd_gx"]) == ("export_rules:gentle", gx.__version__)
+    assert about["fingerprints"]["rules"] == load_learner(run)[1].lanes[0].env.guardian.fingerprint
+    state, tensors = load_learner(run)[0].policy_state(), Export.read(exported).tensors
+    assert state.keys() == tensors.keys()
+    assert all((state[name] == tensors[name]).all() for name in state)
+
+
+def test_a_run_acts_as_its_export_does(made):
+    run, exported = made("pong")
+    frames = np.random.default_rng(0).integers(0, 256, (20, 2, 128), np.uint8)
+    one, other = gx.load_policy(run), gx.load_policy(exported)
+    assert [one.act(f) for f in frames] == [other.act(f) for f in frames]
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "what"),
+    [
+        ("LIMIT = 0.3", "LIMIT = 0.4", "the rules of"),
+        ("qvel.copy()", "qvel * 0", "the state of"),
+        ("np.full(3, 0.1", "np.full(3, 0.2", "the initial_action of"),
+    ],
+)
+def test_a_changed_rule_is_refused(home, made, monkeypatch, old, new, what):
+    run, exported = made("hopper")
+    (home / "export_rules.py").write_text(RULES.replace(old, new))
+    monkeypatch.delitem(sys.modules, "export_rules")
+    with pytest.raises(gx.GxError, match=f"{what} export_rules:gentle changed since the export; restore"):
+        gx.load_policy(exported)
+    if what == "the rules of":
+        with pytest.raises(gx.GxError, match="export_rules:gentle have changed since the checkpoint"):
+            Export.of_run(run)
+    (home / "export_rules.py").write_text("# a comment changes nothing\n" + RULES)
+    monkeypatch.delitem(sys.modules, "export_rules")
+    gx.load_policy(exported)
+
+
+def test_a_missing_module_is_a_sentence(home, made, monkeypatch):
+    _, exported = made("hopper")
+    (home / "export_rules.py").rename(home / "elsewhere.py")
+    monkeypatch.delitem(sys.modules, "export_rules")
+    try:
+        with pytest.raises(gx.GxError, match=r"cannot be used: .*there is no module 'export_rules'"):
+            gx.load_policy(exported)
+    finally:
+        (home / "elsewhere.py").rename(home / "export_rules.py")
+
+
+def copied(exported, target):
+    target.mkdir()
+    for name in (TENSORS, ABOUT):
+        (target / name).write_bytes((exported / name).read_bytes())
+    return target
+
+
+def test_every_damaged_byte_of_the_weights_is_noticed(made, tmp_path):
+    folder = copied(made("lure")[1], tmp_path / "damaged")
+    whole = (folder / TENSORS).read_bytes()
+    for place in range(0, len(whole), 97):
+        (folder / TENSORS).write_bytes(whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :])
+        with pytest.raises(gx.GxError, match=f"{TENSORS}: is damaged"):
+            gx.load_policy(folder)
+
+
+def test_rules_cannot_be_edited_out(made, tmp_path):
+    folder = copied(made("lure")[1], tmp_path / "edited")
+    about = json.loads((folder / ABOUT).read_text())
+    (folder / ABOUT).write_text(json.dumps(about, indent=4))
+    gx.load_policy(folder)  # another layout of the same JSON is the same
+    (folder / ABOUT).write_text(json.dumps(about | {"rules": ""}))
+    with pytest.raises(gx.GxError, match=f"{ABOUT}: is damaged or was changed"):
+        gx.load_policy(folder)
+
+
+@pytest.mark.parametrize(
+    ("content", "sentence"),
+    [("{", "no JSON object"), ("[]", "no JSON object"), ('{"format": 99}', "has format 99")],
+)
+def test_a_policy_json_that_cannot_be_read(made, tmp_path, content, sentence):
+    folder = copied(made("lure")[1], tmp_path / "broken")
+    (folder / ABOUT).write_text(content)
+    with pytest.raises(gx.GxError, match=sentence):
+        gx.load_policy(folder)
+
+
+def test_a_folder_without_weights_or_with_nothing(made, tmp_path):
+    folder = copied(made("lure")[1], tmp_path / "light")
+    (folder / TENSORS).unlink()
+    with pytest.raises(gx.GxError, match=f"{TENSORS}: cannot be read"):
+        gx.load_policy(folder)
+    with pytest.raises(gx.GxError, match="holds neither an exported policy"):
+        gx.load_policy(tmp_path)
+
+
+def test_what_a_caller_can_forget(made):
+    policy = gx.load_policy(made("hopper")[1])
+    observation, velocity = np.zeros(11), {"velocity": np.zeros(6)}
+    with pytest.raises(gx.GxError, match=r"read more than the observation; give act\(\.\.\., state="):
+        policy.act(observation)
+    with pytest.raises(gx.GxError, match="need previous_action and time"):
+        policy.act(observation, state=velocity)
+    with pytest.raises(gx.GxError, match="need time"):
+        policy.act(observation, state=velocity, context={"previous_action": np.zeros(3)})
+    with pytest.raises(gx.GxError, match=r"shape \(4,\); the policy was trained on \(11,\)"):
+        policy.act(np.zeros(4), state=velocity, context={"previous_action": np.zeros(3), "time": 0})
+
+
+def test_a_write_that_fails_leaves_nothing(made, tmp_path):
+    export = Export.read(made("lure")[1])
+    with pytest.raises(gx.GxError, match="exists already"):
+        export.write(tmp_path)
+    (tmp_path / "file").write_text("")
+    with pytest.raises(gx.GxError, match="cannot be written"):
+        export.write(tmp_path / "file" / "below")
+    export.write(tmp_path / "new" / "folder")
+    assert [p.name for p in (tmp_path / "new").iterdir()] == ["folder"]
+
+
+@pytest.mark.parametrize(
+    "space",
+    [
+        gym.spaces.Box(-np.inf, np.inf, (3,), np.float64),
+        gym.spaces.Box(np.array([-1, 0.1], np.float32), np.array([np.inf, 0.3], np.float32)),
+        gym.spaces.Box(0, 255, (4, 84, 84), np.uint8),
+        gym.spaces.Discrete(5, start=-2),
+        gym.spaces.Dict(a=gym.spaces.MultiBinary(3), b=gym.spaces.Box(-1.0, 1.0, (2, 2))),
+    ],
+    ids=str,
+)
+def test_spaces_come_back_exactly(space):
+    text = json.dumps(space_json.to_json(space), allow_nan=False)
+    back = space_json.from_json(json.loads(text))
+    assert back == space
+    assert back.dtype == space.dtype
+    if isinstance(space, gym.spaces.Box):
+        assert back.low.tobytes() == space.low.tobytes()
+        assert back.high.tobytes() == space.high.tobytes()
+    assert len(text) < 300
+
+
+def test_spaces_the_learner_does_not_know_are_refused():
+    with pytest.raises(gx.GxError, match="cannot be exported"):
+        space_json.to_json(gym.spaces.Text(3))
+
+
+def test_the_python_of_the_page_runs(made, tmp_path, monkeypatch):
+    page = (Path(__file__).parents[2] / "docs" / "deploy.md").read_text()
+    (snippet,) = re.findall(r"```python\n(.*?)```", page, re.S)
+    copied(made("lure")[1], tmp_path / "policy")
+    monkeypatch.chdir(tmp_path)
+    exec(compile(snippet, "deploy.md", "exec"), {"__name__": "deploy"})
