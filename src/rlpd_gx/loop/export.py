@@ -17,6 +17,7 @@ from safetensors.torch import save as tensors_to_bytes
 from torch import Tensor
 
 from rlpd_gx import __version__
+from rlpd_gx.envs.making import make
 from rlpd_gx.errors import GxError
 from rlpd_gx.guardian import Guardian
 from rlpd_gx.guardian.reading import batch_of_one
@@ -24,6 +25,7 @@ from rlpd_gx.learner import Sac, SacContinuous, SacDiscrete
 from rlpd_gx.loop import space_json
 from rlpd_gx.loop.checkpoint import Checkpoints
 from rlpd_gx.loop.config import Config
+from rlpd_gx.loop.guarding import named_rules
 from rlpd_gx.loop.run_folder import RunFolder
 from rlpd_gx.loop.task import Task
 from rlpd_gx.replay.archive import sync_folder
@@ -171,13 +173,16 @@ class Export:
 
     def guard(self) -> tuple[Guardian, dict[str, Any]] | None:
         """The Guardian of the rules as they are now, and the options of their module; None without rules."""
+        if not (rules := self.about["rules"]):
+            return None
+
+        def env() -> gym.Env:  # only for rules that are made for one
+            return make(self.about["env"], **self.about["env_kwargs"])
+
         try:
-            rules = self.task().rules
+            rule, options = named_rules(rules, self.about["rules_state"], env)
         except GxError as error:
             raise GxError(f"{self.source}: the rules of this policy cannot be used: {error}") from None
-        if rules is None:
-            return None
-        rule, options = rules
         guardian = Guardian(
             self.action_space,
             rule,

@@ -1,5 +1,6 @@
 """An environment behind rules that are named as `module:name`."""
 
+from collections.abc import Callable
 from typing import Any
 
 import gymnasium as gym
@@ -12,25 +13,30 @@ from rlpd_gx.rules import Rule
 BESIDE_RULES = ("embedding", "unsafe_event", "fallback", "near_miss", "initial_action", "parameters")
 
 
-def guarded(env: gym.Env, rules: str, *, state: str = "", **options: Any) -> GuardedEnv:
-    """The environment under a rule, a list of rules, or what a function (env) -> rule makes for it.
+def named_rules(rules: str, state: str, env: Callable[[], gym.Env]) -> tuple[Any, dict[str, Any]]:
+    """A rule, a list of rules, or what a function (env) -> rule makes for it; and options of `GuardedEnv`.
 
-    The rules' module may also hold `state` (what rules read, unless `state` names it) and other options of
-    `GuardedEnv`; an environment may bring the `embedding` of its actions.
+    The options are those that the rules' module holds beside them; `state` is always among them: what rules read,
+    by the name given or as the module has it, None for the observation.
     """
     rule, module = load(rules, "rules")
     if callable(rule) and not isinstance(rule, Rule):
+        world = env()
         try:
-            rule = rule(env)
+            rule = rule(world)
         except GxError:
             raise
         except Exception as error:
-            raise GxError(
-                f"--rules {rules} raised {type(error).__name__} for {env.unwrapped}: {error}"
-            ) from error
-    beside = {name: getattr(module, name, None) for name in BESIDE_RULES}
-    if beside["embedding"] is None:
-        beside["embedding"] = getattr(env.unwrapped, "embedding", None)
-    read = load(state, "state")[0] if state else getattr(module, "state", None)
-    given = {name: value for name, value in beside.items() if value is not None}
-    return GuardedEnv(env, rule, state=read, **given, **options)
+            raise GxError(f"--rules {rules} raised {type(error).__name__} for {world}: {error}") from error
+    options = {name: value for name in BESIDE_RULES if (value := getattr(module, name, None)) is not None}
+    options["state"] = load(state, "state")[0] if state else getattr(module, "state", None)
+    return rule, options
+
+
+def guarded(env: gym.Env, rules: str, *, state: str = "", **options: Any) -> GuardedEnv:
+    """The environment under named rules; it may bring the `embedding` of its actions itself."""
+    rule, beside = named_rules(rules, state, lambda: env)
+    embedding = getattr(env.unwrapped, "embedding", None)
+    if embedding is not None:
+        beside.setdefault("embedding", embedding)
+    return GuardedEnv(env, rule, **beside, **options)
