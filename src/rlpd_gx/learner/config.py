@@ -45,7 +45,7 @@ class LearnerConfig:
     objective: Literal["value", "clone"] = "value"
     """What the actor learns: to gain value, or only to do what the data does (behaviour cloning)."""
     clone_weight: float = 0.0
-    """Weight of behaviour cloning on the offline rows, beside value (in units of the mean |Q|)."""
+    """Weight of behaviour cloning on the offline rows, in units of the mean |Q|; it fades to 0 over the run."""
     entropy_fraction: float = 0.3
     """Target entropy as a share of log |A_safe(s)| (discrete actions)."""
     entropy_per_dimension: float = -0.5

@@ -112,15 +112,18 @@ class Sac(ABC):
         features = self.encode(self._tensors(observation))
         return self._probability(features, self._tensors(action), safe_set).cpu().numpy()
 
-    def update(self, batch: Batch) -> dict[str, float]:
-        """Learn from [U, B] transitions: U critic updates, then one of actor and temperature."""
+    def update(self, batch: Batch, *, progress: float = 0.0) -> dict[str, float]:
+        """Learn from [U, B] transitions: U critic updates, then one of actor and temperature.
+
+        `progress` is the share of the run that is over: what helps at its beginning fades with it.
+        """
         metrics: dict[str, Any] = {}
         for index in range(len(batch.reward)):
             minibatch = self._minibatch(batch, index)
             if self.config.objective == "value":
                 metrics = self._update_critics(minibatch, index)
                 self._follow()
-        metrics |= self._update_actor(minibatch, index)
+        metrics |= self._update_actor(minibatch, index, self.config.clone_weight * (1 - progress))
         return {name: float(value.detach()) for name, value in metrics.items()}
 
     def state(self) -> dict[str, Any]:
@@ -225,16 +228,16 @@ class Sac(ABC):
                 "q_spread": values.std(dim=0).mean() if len(values) > 1 else torch.zeros(()),
             }
 
-    def _update_actor(self, batch: Minibatch, index: int) -> dict[str, Tensor]:
+    def _update_actor(self, batch: Minibatch, index: int, clone_weight: float) -> dict[str, Tensor]:
         features = self.encode(self._augmented(batch.observation))
         if self.config.objective == "clone":
             loss = -self._log_likelihood(features, batch.action).mean()
             self._step("actor", loss, index)
             return {"actor_loss": loss.detach()}
         loss, excess, metrics = self._actor_loss(features, batch.safe_set)
-        if self.config.clone_weight and not batch.is_online.all():
+        if clone_weight > 0 and not batch.is_online.all():
             likelihood = self._log_likelihood(features, batch.action)[~batch.is_online].mean()
-            loss = loss - self.config.clone_weight * metrics["value_scale"] * likelihood
+            loss = loss - clone_weight * metrics["value_scale"] * likelihood
         self._step("actor", loss, index)
         known = ~excess.isnan()
         if not self.config.fixed_temperature and known.any():

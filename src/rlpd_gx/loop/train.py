@@ -115,7 +115,8 @@ class Trainer:
     def learn(self, batch: Batch) -> None:
         """One block of updates; a block that is not finite is kept for whoever looks into it."""
         try:
-            self.window.learned(self.learner.update(batch))
+            progress = min(self.step / max(self.task.config.run.steps, 1), 1.0)
+            self.window.learned(self.learner.update(batch, progress=progress))
         except Diverged as error:
             path = self.folder.path / "diverged.npz"
             np.savez(path, **_arrays(batch, error.minibatch))  # type: ignore[arg-type]
