@@ -29,6 +29,9 @@ def verify(
     ] = 30,
     min_steps: Annotated[int, typer.Option(min=250, help="But for at least so many steps.")] = 2_000,
     max_steps: Annotated[int, typer.Option(min=250, help="And at most so many.")] = 10_000,
+    guarded_steps: Annotated[
+        int | None, typer.Option(min=250, help="Steps under the guard [default: as many as without].")
+    ] = None,
     seed: Annotated[
         int, typer.Option(min=0, help="Of games and policy, the same with and without a guard.")
     ] = 0,
@@ -47,7 +50,7 @@ def verify(
 
     names = list(GAMES) if game == "all" else [find_game(game).name]
     settings = {"policy": policy, "observation": observation, "events": events, "min_steps": min_steps,
-                "max_steps": max_steps, "seed": seed}  # fmt: skip
+                "max_steps": max_steps, "guarded_steps": guarded_steps, "seed": seed}  # fmt: skip
     content = _read(out)
     console = Console()
     for name in names:
@@ -92,11 +95,12 @@ def _game(
             lambda: load_policy(settings["policy"], env, settings["seed"]),
             guardian,
             lambda: rule.simulated_steps,
-            **{key: settings[key] for key in ("seed", "events", "min_steps", "max_steps")},
+            **{key: settings[key] for key in ("seed", "events", "min_steps", "max_steps", "guarded_steps")},
             tell=tell,
         )
-    options = " ".join(f"--{key.replace('_', '-')} {value}" for key, value in settings.items())
-    command = f"rlpd-gx atari verify {name} {options}" + ("" if depth is None else f" --depth {depth}")
+    given = {key: value for key, value in (*settings.items(), ("depth", depth)) if value is not None}
+    options = " ".join(f"--{key.replace('_', '-')} {value}" for key, value in given.items())
+    command = f"rlpd-gx atari verify {name} {options}"
     return {**known, "command": command, **_where(), **found}
 
 
@@ -115,7 +119,7 @@ def table(games: dict[str, dict[str, Any]]) -> "Table":
         most = "∞" if high is None else f"{high:.3g}"
         made.add_row(
             name,
-            f"{bare['steps']:,}",
+            f"{bare['steps']:,} → {guarded['steps']:,}",
             f"{bare['events']} → {guarded['events']}",
             f"{bare['events_per_1000']:.3g} → {guarded['events_per_1000']:.2g}",
             f"{found['times_fewer']:.3g} ({low:.2g} to {most})",
