@@ -18,7 +18,10 @@ WIDTH = 150  # characters of the table
 def verify(
     game: Annotated[str, typer.Argument(help="A game, or all.")] = "all",
     policy: Annotated[
-        str, typer.Option(help="random, [algorithm:]file.zip of stable-baselines3, or module:callable.")
+        str,
+        typer.Option(
+            help="random, held (random actions, kept for a while), [algorithm:]file.zip, or module:callable."
+        ),
     ] = "random",
     observation: Annotated[str, typer.Option(help="What the policy sees: ram or pixels.")] = "ram",
     depth: Annotated[
@@ -139,9 +142,13 @@ def _conclusion(games: dict[str, dict[str, Any]]) -> str:
 
     fewer = np.array([found["times_fewer"] for found in games.values()])
     worse = [n for n, found in games.items() if (found["times_fewer_interval"][1] or np.inf) < 1]
-    settings = next(iter(games.values()))
+    policies: dict[str, list[str]] = {}
+    for name, found in games.items():
+        policies.setdefault(found["policy"], []).append(name)
+    most, *others = sorted(policies, key=lambda policy: -len(policies[policy]))
+    policy = "; ".join([most, *(f"{other} in {', '.join(policies[other])}" for other in others)])
     return (
-        f"{len(games)} games, policy {settings['policy']}: {np.exp(np.log(fewer).mean()):.3g} times fewer unsafe "
+        f"{len(games)} games, policy {policy}: {np.exp(np.log(fewer).mean()):.3g} times fewer unsafe "
         f"events in geometric mean, counted as (events + 0.5) / steps; at least twice fewer in {(fewer >= 2).sum()}; "
         f"significantly more in {', '.join(worse) or 'none'}. All 95% intervals are in the JSON file. "
         "ms: processor time of a verdict, median and mean. simulated: emulator steps for each step of the game, since "

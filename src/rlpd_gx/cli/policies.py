@@ -10,12 +10,16 @@ from rlpd_gx.loading import load
 if TYPE_CHECKING:
     import gymnasium as gym
 
+HOLD_STEPS = 8  # that `held` keeps an action for, on average
+
 
 def load_policy(spec: str, env: "gym.Env", seed: int) -> Callable[[Any], Any]:
-    """observation -> action, from `random`, an SB3 zip (`[algorithm:]file.zip`) or `module:callable`."""
+    """observation -> action, from `random`, `held`, an SB3 zip (`[algorithm:]file.zip`) or `module:callable`."""
     if spec == "random":
         env.action_space.seed(seed)
         return lambda observation: env.action_space.sample()
+    if spec == "held":
+        return _held(env, seed)
     if spec.endswith(".zip"):
         return _sb3_policy(spec)
     policy, _ = load(spec, "policy")
@@ -24,6 +28,23 @@ def load_policy(spec: str, env: "gym.Env", seed: int) -> Callable[[Any], Any]:
             f"--policy {spec} is a {type(policy).__name__}; it must be a function observation -> action"
         )
     return policy
+
+
+def _held(env: "gym.Env", seed: int) -> Callable[[Any], Any]:
+    """Random actions, each held for a while: gets further from where it starts than one that dithers."""
+    import numpy as np
+
+    env.action_space.seed(seed)
+    chance = np.random.default_rng(seed)
+    action = env.action_space.sample()
+
+    def act(observation: Any) -> Any:
+        nonlocal action
+        if chance.random() < 1 / HOLD_STEPS:
+            action = env.action_space.sample()
+        return action
+
+    return act
 
 
 def _sb3_policy(spec: str) -> Callable[[Any], Any]:
