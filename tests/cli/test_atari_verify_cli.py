@@ -21,10 +21,12 @@ def test_results_are_kept_game_by_game(command, tmp_path):
     assert without["simulated_steps"] == 0 < guarded["simulated_steps"]
     assert without["events"] > guarded["events"]
     assert first["times_fewer"] == (without["events"] + 0.5) / (guarded["events"] + 0.5)
-    code, shown, error = command("atari", "verify", "Freeway", *FEW, "--out", out)
+    code, shown, error = command("atari", "verify", "Freeway", "--depth", 4, "--min-steps", 500, "--max-steps", 500,
+                                 "--guarded-steps", 250, "--out", out)  # fmt: skip
     assert code == 0, error
     both = json.loads(out.read_text())["games"]
     assert list(both) == ["Boxing", "Freeway"]
+    assert [both["Freeway"][arm]["steps"] for arm in ("without", "guarded")] == [500, 250]
     assert both["Boxing"] == first
     text = out.with_suffix(".txt").read_text()
     assert "2 games, policy random" in text
@@ -78,15 +80,18 @@ def test_intervals_of_counts_are_exact():
 
 
 def test_the_ratio_of_rates_has_its_exact_interval():
-    assert times_fewer(30, 0)[0] == 61
-    fewer, low, high = times_fewer(30, 0)
-    assert low == pytest.approx(
-        (1 / 0.025) ** (1 / 30) / ((1 / 0.025) ** (1 / 30) - 1) - 1
-    )  # (1 - p)^30 = 0.025
-    assert high == np.inf
-    fewer, low, high = times_fewer(10, 10)
-    assert fewer == 1
+    def fewer(without, guarded, steps=1000):
+        return times_fewer(Arm(steps=1000, events=without), Arm(steps=steps, events=guarded))
+
+    middle, low, high = fewer(30, 0)
+    assert (middle, high) == (61, np.inf)
+    share = 1 - 0.025 ** (1 / 30)  # (1 - share)^30 = 0.025
+    assert low == pytest.approx((1 - share) / share)
+    assert fewer(30, 0, steps=500) == pytest.approx(
+        (middle / 2, low / 2, np.inf)
+    )  # half as long says half as much
+    middle, low, high = fewer(10, 10)
+    assert middle == 1
     assert low == pytest.approx(1 / high)  # nothing tells them apart
-    fewer, low, high = times_fewer(0, 20)
-    assert fewer < 1
+    middle, low, high = fewer(0, 20)
     assert high < 1  # significantly more

@@ -18,7 +18,10 @@ WIDTH = 150  # characters of the table
 def verify(
     game: Annotated[str, typer.Argument(help="A game, or all.")] = "all",
     policy: Annotated[
-        str, typer.Option(help="random, [algorithm:]file.zip of stable-baselines3, or module:callable.")
+        str,
+        typer.Option(
+            help="random, held (random actions, kept for a while), [algorithm:]file.zip, or module:callable."
+        ),
     ] = "random",
     observation: Annotated[str, typer.Option(help="What the policy sees: ram or pixels.")] = "ram",
     depth: Annotated[
@@ -29,6 +32,9 @@ def verify(
     ] = 30,
     min_steps: Annotated[int, typer.Option(min=250, help="But for at least so many steps.")] = 2_000,
     max_steps: Annotated[int, typer.Option(min=250, help="And at most so many.")] = 10_000,
+    guarded_steps: Annotated[
+        int | None, typer.Option(min=250, help="Steps under the guard [default: as many as without].")
+    ] = None,
     seed: Annotated[
         int, typer.Option(min=0, help="Of games and policy, the same with and without a guard.")
     ] = 0,
@@ -47,7 +53,7 @@ def verify(
 
     names = list(GAMES) if game == "all" else [find_game(game).name]
     settings = {"policy": policy, "observation": observation, "events": events, "min_steps": min_steps,
-                "max_steps": max_steps, "seed": seed}  # fmt: skip
+                "max_steps": max_steps, "guarded_steps": guarded_steps, "seed": seed}  # fmt: skip
     content = _read(out)
     console = Console()
     for name in names:
@@ -92,11 +98,12 @@ def _game(
             lambda: load_policy(settings["policy"], env, settings["seed"]),
             guardian,
             lambda: rule.simulated_steps,
-            **{key: settings[key] for key in ("seed", "events", "min_steps", "max_steps")},
+            **{key: settings[key] for key in ("seed", "events", "min_steps", "max_steps", "guarded_steps")},
             tell=tell,
         )
-    options = " ".join(f"--{key.replace('_', '-')} {value}" for key, value in settings.items())
-    command = f"rlpd-gx atari verify {name} {options}" + ("" if depth is None else f" --depth {depth}")
+    given = {key: value for key, value in (*settings.items(), ("depth", depth)) if value is not None}
+    options = " ".join(f"--{key.replace('_', '-')} {value}" for key, value in given.items())
+    command = f"rlpd-gx atari verify {name} {options}"
     return {**known, "command": command, **_where(), **found}
 
 
@@ -115,7 +122,7 @@ def table(games: dict[str, dict[str, Any]]) -> "Table":
         most = "∞" if high is None else f"{high:.3g}"
         made.add_row(
             name,
-            f"{bare['steps']:,}",
+            f"{bare['steps']:,} → {guarded['steps']:,}",
             f"{bare['events']} → {guarded['events']}",
             f"{bare['events_per_1000']:.3g} → {guarded['events_per_1000']:.2g}",
             f"{found['times_fewer']:.3g} ({low:.2g} to {most})",
@@ -135,9 +142,13 @@ def _conclusion(games: dict[str, dict[str, Any]]) -> str:
 
     fewer = np.array([found["times_fewer"] for found in games.values()])
     worse = [n for n, found in games.items() if (found["times_fewer_interval"][1] or np.inf) < 1]
-    settings = next(iter(games.values()))
+    policies: dict[str, list[str]] = {}
+    for name, found in games.items():
+        policies.setdefault(found["policy"], []).append(name)
+    most, *others = sorted(policies, key=lambda policy: -len(policies[policy]))
+    policy = "; ".join([most, *(f"{other} in {', '.join(policies[other])}" for other in others)])
     return (
-        f"{len(games)} games, policy {settings['policy']}: {np.exp(np.log(fewer).mean()):.3g} times fewer unsafe "
+        f"{len(games)} games, policy {policy}: {np.exp(np.log(fewer).mean()):.3g} times fewer unsafe "
         f"events in geometric mean, counted as (events + 0.5) / steps; at least twice fewer in {(fewer >= 2).sum()}; "
         f"significantly more in {', '.join(worse) or 'none'}. All 95% intervals are in the JSON file. "
         "ms: processor time of a verdict, median and mean. simulated: emulator steps for each step of the game, since "

@@ -10,15 +10,19 @@ from rlpd_gx.loading import load
 if TYPE_CHECKING:
     import gymnasium as gym
 
+HOLD_STEPS = 8  # that `held` keeps an action for, on average
+
 
 def load_policy(spec: str, env: "gym.Env", seed: int) -> Callable[[Any], Any]:
-    """observation -> action, from `random`, a folder (of a run, or exported), an SB3 zip or `module:callable`.
+    """observation -> action, from `random`, `held`, a folder (run or export), an SB3 zip or `module:callable`.
 
     These are proposals: the guard of a folder's own policy is left out, that of the command decides.
     """
     if spec == "random":
         env.action_space.seed(seed)
         return lambda observation: env.action_space.sample()
+    if spec == "held":
+        return _held(env, seed)
     if os.path.isdir(spec):
         return _trained_policy(spec, env)
     if spec.endswith(".zip"):
@@ -44,6 +48,23 @@ def _trained_policy(spec: str, env: "gym.Env") -> Callable[[Any], Any]:
             )
     learner, space = export.learner(), export.observation_space
     return lambda observation: propose(learner, space, observation)
+
+
+def _held(env: "gym.Env", seed: int) -> Callable[[Any], Any]:
+    """Random actions, each held for a while: gets further from where it starts than one that dithers."""
+    import numpy as np
+
+    env.action_space.seed(seed)
+    chance = np.random.default_rng(seed)
+    action = env.action_space.sample()
+
+    def act(observation: Any) -> Any:
+        nonlocal action
+        if chance.random() < 1 / HOLD_STEPS:
+            action = env.action_space.sample()
+        return action
+
+    return act
 
 
 def _sb3_policy(spec: str) -> Callable[[Any], Any]:

@@ -91,18 +91,22 @@ def summary(arm: Arm, seed: int = 0) -> dict[str, Any]:
     }
 
 
-def times_fewer(without: int, guarded: int) -> tuple[float, float, float]:
-    """How many times fewer events the guard leaves in equally many steps, and the exact 95% interval of it.
+def times_fewer(without: Arm, guarded: Arm) -> tuple[float, float, float]:
+    """How many times lower the rate of events is under the guard, and the exact 95% interval of it.
 
-    Given their sum, the guarded events are binomial with share r / (1 + r), r being the ratio of the rates.
+    Given their sum, the guarded events are binomial with odds (ratio of the rates) x (ratio of the steps).
     """
     from scipy.stats import beta
 
-    total = without + guarded
-    high = 1.0 if guarded == total else float(beta.ppf(0.975, guarded + 1, total - guarded))
-    low = 0.0 if guarded == 0 else float(beta.ppf(0.025, guarded, total - guarded + 1))
-    best = float("inf") if low == 0 else (1 - low) / low
-    return (without + 0.5) / (guarded + 0.5), (1 - high) / high, best
+    total, exposure = without.events + guarded.events, guarded.steps / without.steps
+    high = 1.0 if guarded.events == total else float(beta.ppf(0.975, guarded.events + 1, without.events))
+    low = 0.0 if guarded.events == 0 else float(beta.ppf(0.025, guarded.events, without.events + 1))
+    best = float("inf") if low == 0 else exposure * (1 - low) / low
+    return (
+        exposure * (without.events + 0.5) / (guarded.events + 0.5),
+        exposure * (1 - high) / high,
+        best,
+    )
 
 
 def compare(
@@ -115,24 +119,26 @@ def compare(
     events: int,
     min_steps: int,
     max_steps: int,
+    guarded_steps: int | None = None,
     tell: Callable[[str, Arm], None] = lambda name, arm: None,
 ) -> dict[str, Any]:
-    """Play without a guard until enough events were seen, then with it for as many steps."""
+    """Play without a guard until enough events were seen, then with it for as many steps, or `guarded_steps`."""
 
     def seen(arm: Arm) -> bool:
         return arm.steps >= max_steps or (arm.events >= events and arm.steps >= min_steps)
 
     without = play(env, make_policy(), None, seed, seen, lambda arm: tell("without", arm))
+    most = without.steps if guarded_steps is None else min(without.steps, guarded_steps)
     guarded = play(
         env,
         make_policy(),
         guardian,
         seed,
-        lambda arm: arm.steps >= without.steps,
+        lambda arm: arm.steps >= most,
         lambda arm: tell("guarded", arm),
     )
     guarded.simulated_steps = simulated_steps()
-    fewer, low, high = times_fewer(without.events, guarded.events)
+    fewer, low, high = times_fewer(without, guarded)
     return {
         "without": summary(without),
         "guarded": summary(guarded),
