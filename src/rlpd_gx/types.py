@@ -54,6 +54,11 @@ class Verdict:
         return self.status is not Status.ALLOWED
 
     @property
+    def margin(self) -> float:
+        """The least margin of the proposal under the rules that were asked; NaN where none was."""
+        return min((m for m in self.margins.values() if m == m), default=float("nan"))
+
+    @property
     def inevitable(self) -> bool:
         """Whether no action at all satisfies the rules."""
         return self.status is Status.INEVITABLE

@@ -17,7 +17,7 @@ Out = Annotated[Path | None, typer.Option(help="Folder of the run (if not given:
 Preset = Annotated[
     str | None,
     typer.Option(
-        help="rlpd-gx, paper, rlpd, sac, no-guardian, no-guarded-backup, no-dts, no-dss, clone (default rlpd-gx)."
+        help="rlpd-gx, paper, rlpd, sac, full, no-guardian, no-guarded-backup, no-dts, no-dss, clone (default rlpd-gx)."
     ),
 ]
 ConfigFile = Annotated[Path | None, typer.Option("--config", help="Settings in a YAML, TOML or JSON file.")]
@@ -42,11 +42,9 @@ def train(
     """
     given = {name: value for name, value in flags.items() if value is not None}
     if resume is not None:
-        if given or preset or config:
-            said = ", ".join(
-                [*(f"--{n.replace('_', '-')}" for n in given), *(["--preset"] if preset else [])]
-            )
-            raise GxError(f"--resume goes on with the config of that run; leave out {said or '--config'}")
+        others = given | {"preset": preset, "config": config, "out": out, "compare": compare or None}
+        if said := ", ".join(f"--{n.replace('_', '-')}" for n, value in others.items() if value is not None):
+            raise GxError(f"--resume goes on with that run as it was begun; leave out {said}")
         _finish([_run(resume, None)], [resume])
         return
     settings = _config(preset, config, given)
@@ -126,10 +124,13 @@ def _finish(results: list[dict[str, Any]], paths: list[Path]) -> None:
 
 def _check(task: Any) -> None:
     """Everything that can be wrong with the request is said before a folder is made."""
+    config = task.config
     learner = task.learner()
-    task.sampler(learner)
-    if task.config.run.warm_start_updates or task.config.run.offline:
-        _ = task.offline
+    task.sampler(learner), task.mix(), task.interval()
+    if task.offline is None and (config.run.warm_start_updates or config.learner.objective == "clone"):
+        raise GxError(
+            "cloning and warm_start_updates learn from offline data, and there is none; give --offline"
+        )
 
 
 def _tensorboard(trainer: Any) -> tuple[Any, ...]:
@@ -168,8 +169,9 @@ def evaluate(
     episodes: Annotated[int, typer.Option(min=1, help="Whole episodes to play.")] = 10,
     seed: Annotated[int, typer.Option(help="Of the first episode.")] = 2_000_000,
     sample: Annotated[
-        bool, typer.Option("--sample", help="Draw actions instead of taking the mode.")
-    ] = False,
+        bool | None,
+        typer.Option("--sample/--mode", help="Draw actions, or take the likeliest (the run's own)."),
+    ] = None,
 ) -> None:
     """Play a trained policy under its guard and print returns and counts."""
     import json
@@ -178,8 +180,11 @@ def evaluate(
 
     from rlpd_gx.loop.evaluate import evaluate as play
     from rlpd_gx.loop.resume import load_learner
+    from rlpd_gx.loop.run_folder import RunFolder
 
     learner, lanes = load_learner(run)
+    if sample is None:
+        sample = RunFolder.open(run)[1].run.evaluation_policy == "sample"
     result = play(learner, lanes, episodes, seed, sample=sample).row()
     Console().print_json(json.dumps(result))
 

@@ -203,7 +203,10 @@ class Audit:
     def _write(self, line: dict[str, Any]) -> None:
         if self._file is not None:
             # One call a line, with nothing held back: a kill can tear the last line at most.
-            os.write(self._file, (json.dumps(line, default=str) + "\n").encode())
+            try:
+                os.write(self._file, (json.dumps(line, default=str) + "\n").encode())
+            except OSError as error:
+                raise GxError(f"the audit file {self.path} cannot be written: {error.strerror}") from None
 
     # --- answering ---------------------------------------------------------------------------------------
 

@@ -21,7 +21,8 @@ UnsafeEvent = Callable[[Any, SupportsFloat, bool, bool, dict[str, Any]], bool]
 
 
 class GuardedEnv(gym.Wrapper, gym.utils.RecordConstructorArgs):
-    """Executes only actions that the rules allow. `info["guardian"]` holds the verdict of each step.
+    """Executes only actions that the rules allow. `info["guardian"]` holds the verdict of each step, and
+    `info["unsafe_event"]` what `unsafe_event` said of it.
 
     Args:
         env: the environment to guard.
@@ -98,7 +99,9 @@ class GuardedEnv(gym.Wrapper, gym.utils.RecordConstructorArgs):
         self._unfinished = True
         self._last = (_private(observation), info)
         if self.unsafe_event is not None:
-            self._unsafe |= bool(self.unsafe_event(observation, reward, terminated, truncated, info))
+            seen = bool(self.unsafe_event(observation, reward, terminated, truncated, info))
+            info["unsafe_event"] = seen
+            self._unsafe |= seen
         if terminated or truncated:
             self._end_episode()
         return observation, reward, terminated, truncated, info
@@ -129,7 +132,11 @@ class GuardedEnv(gym.Wrapper, gym.utils.RecordConstructorArgs):
             "previous": None if self._previous is None else np.asarray(self._previous),
             "time": self._time,
             "observation": observation if isinstance(observation, dict) else {"": np.asarray(observation)},
-            "info": {k: v for k, v in info.items() if isinstance(v, np.ndarray | str | int | float)},
+            "info": {
+                k: v.item() if isinstance(v, np.generic) else v
+                for k, v in info.items()
+                if isinstance(v, np.ndarray | np.generic | str | int | float)
+            },
             "unsafe": self._unsafe,
             "unfinished": self._unfinished,
         }

@@ -196,8 +196,13 @@ class Sac(ABC):
         """Q of every critic at the action [N, B], and at actions to be held down [N, B, k] (k may be 0)."""
 
     @abstractmethod
-    def next_value(self, features: Tensor, safe_set: Array) -> tuple[Tensor, dict[str, Tensor]]:
-        """The guarded soft value [B] under the target critics, and metrics."""
+    def next_value(
+        self, features: Tensor, safe_set: Array, actor_features: Tensor | None = None
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """The guarded soft value [B] under the target critics, and metrics.
+
+        The actor sees the features it acts on (those of the critics, if not given otherwise).
+        """
 
     @abstractmethod
     def _actor_loss(self, features: Tensor, safe_set: Array) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
@@ -246,8 +251,9 @@ class Sac(ABC):
 
     def _target(self, batch: Minibatch) -> tuple[Tensor, dict[str, Tensor]]:
         """r + gamma V(s') [B], or its corrected multi-step form."""
-        features = self.target["encoder"](self._augmented(batch.next_observation))
-        value, metrics = self.next_value(features, batch.next_safe_set)
+        seen = self._augmented(batch.next_observation)
+        features = self.target["encoder"](seen)
+        value, metrics = self.next_value(features, batch.next_safe_set, self.encode(seen))
         if batch.steps is None:
             # a terminal state has no value, not even 0 times infinity
             return batch.reward + torch.where(batch.discount > 0, batch.discount * value, 0.0), metrics
@@ -261,11 +267,11 @@ class Sac(ABC):
             reward, discount = steps["reward"][:, k], steps["discount"][:, k]
             here = reward + torch.where(discount > 0, discount * result, 0.0)
             if k:
-                features = self.target["encoder"](_at(steps["observation"], k))
-                safe_set = steps["safe_set"][:, k]
-                probability = self._probability(features, steps["action"][:, k], safe_set)
+                seen, safe_set = self._augmented(_at(steps["observation"], k)), steps["safe_set"][:, k]
+                features, actor_features = self.target["encoder"](seen), self.encode(seen)
+                probability = self._probability(actor_features, steps["action"][:, k], safe_set)
                 q = self._target_at(features, steps["action"][:, k])
-                local, _ = self.next_value(features, safe_set)
+                local, _ = self.next_value(features, safe_set, actor_features)
                 here = local + probability * (here - q)
             result = torch.where(k < length, here, result)
         return result

@@ -43,6 +43,10 @@ class SacContinuous(Sac):
     ) -> None:
         if not (np.isfinite(action_space.low).all() and np.isfinite(action_space.high).all()):
             raise GxError(f"the Learner needs bounded actions, but the space is {action_space}; rescale it")
+        if not (action_space.low < action_space.high).all():
+            raise GxError(
+                f"an action component of {action_space} has no room; leave it out of the action space"
+            )
         if len(action_space.shape) != 1:
             raise GxError(f"the Learner needs actions [d], but the space is {action_space}; flatten it")
         self.dimension = int(action_space.shape[0])
@@ -111,23 +115,28 @@ class SacContinuous(Sac):
         anywhere = torch.rand(shape, generator=self.generator, device=self.device) * 2 - 1
         return taken, self._q(self.critic, features, anywhere).movedim(1, -1)
 
-    def next_value(self, features: Tensor, safe_set: Array) -> tuple[Tensor, dict[str, Tensor]]:
+    def next_value(
+        self, features: Tensor, safe_set: Array, actor_features: Tensor | None = None
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        actor_features = features if actor_features is None else actor_features
         if self.config.backup == "none" or self.safe_set_spec is None:
-            action, log_density = self.draw(features)
+            action, log_density = self.draw(actor_features)
             return self._soft(self._target_q(features, action)[0], -log_density[0]), {}
         sets = decode(safe_set, self.safe_set_spec)
         if self.config.backup == "project":
-            action, log_density = self.draw(features)
+            action, log_density = self.draw(actor_features)
             inside = self._contains(sets, action)[0]
             q = self._target_q(features, self._project(sets, action[0]))
             uncertainty = torch.where(inside, -log_density[0], self._uncertainty_outside(log_density[0]))
             return self._soft(q, uncertainty), {"accepted_share": inside.float().mean()}
-        return self._renormalised(features, sets)
+        return self._renormalised(features, actor_features, sets)
 
-    def _renormalised(self, features: Tensor, sets: SafeSet) -> tuple[Tensor, dict[str, Tensor]]:
+    def _renormalised(
+        self, features: Tensor, actor_features: Tensor, sets: SafeSet
+    ) -> tuple[Tensor, dict[str, Tensor]]:
         """E over accepted samples of Q, plus the entropy of the renormalised density: -E[log pi] + log Z."""
         samples = self.config.target_samples
-        action, log_density = self.draw(features, samples)
+        action, log_density = self.draw(actor_features, samples)
         inside = self._contains(sets, action)
         count = inside.sum(dim=0)
         none = count == 0

@@ -11,7 +11,7 @@ from rlpd_gx.errors import GxError
 from rlpd_gx.learner.categorical import Nearest, allowed_actions, entropy, expectation, log_policy, moved
 from rlpd_gx.learner.config import LearnerConfig
 from rlpd_gx.learner.sac import Sac
-from rlpd_gx.safe_sets import Spec
+from rlpd_gx.safe_sets import Mask, Spec, decode
 from rlpd_gx.types import Array
 
 
@@ -72,8 +72,11 @@ class SacDiscrete(Sac):
         # every action but the one of the data: forbidden ones, and those nobody tried here
         return taken, q.scatter(-1, index, -torch.inf)
 
-    def next_value(self, features: Tensor, safe_set: Array) -> tuple[Tensor, dict[str, Tensor]]:
-        policy, tested = self._policy(self.actor(features)[0], safe_set, self.config.backup)
+    def next_value(
+        self, features: Tensor, safe_set: Array, actor_features: Tensor | None = None
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        logits = self.actor(features if actor_features is None else actor_features)[0]
+        policy, tested = self._policy(logits, safe_set, self.config.backup)
         q = self._least(self.target["ensemble"](features, self._subset()))
         uncertainty = entropy(policy.log())
         value = expectation(policy, q) + self.config.entropy_sign * self.temperature * uncertainty
@@ -94,7 +97,7 @@ class SacDiscrete(Sac):
             executed = moved(p, self._targets(allowed))
             penalty = self.config.distance_penalty * expectation(p, self._squared_distance(allowed))
         loss = (penalty - expectation(executed, q) - self.temperature * entropy(log_p)).mean()
-        count = torch.full_like(penalty, self.n) if allowed is None else allowed.sum(dim=-1).float()
+        count = torch.full_like(penalty, self.n) if allowed is None else self._tested_count(safe_set)
         uncertainty = entropy(log_p if allowed is None else log_policy(logits, allowed))
         excess = torch.where(count > 1, uncertainty - self.config.entropy_fraction * count.log(), torch.nan)
         forbidden = torch.zeros(()) if allowed is None else (raw.exp() * ~allowed).sum(dim=-1).mean()
@@ -137,6 +140,13 @@ class SacDiscrete(Sac):
             return None
         allowed, _ = allowed_actions(safe_set, self.safe_set_spec, self.config.untested)
         return torch.as_tensor(allowed, device=self.device)
+
+    def _tested_count(self, safe_set: Array) -> Tensor:
+        """How many actions are known to be allowed [B]."""
+        assert self.safe_set_spec is not None
+        mask = decode(safe_set, self.safe_set_spec)
+        assert isinstance(mask, Mask)
+        return torch.as_tensor(mask.allowed.sum(axis=-1), dtype=torch.float32, device=self.device)
 
     def _targets(self, allowed: Tensor) -> Tensor:
         return torch.as_tensor(self.nearest(allowed.cpu().numpy()), device=self.device)

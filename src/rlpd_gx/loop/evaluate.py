@@ -33,7 +33,7 @@ class ShadowCounts:
         self.unsafe_events += unsafe_event
         if verdict is None:
             return
-        margin = min(verdict.margins.values(), default=np.nan)
+        margin = verdict.margin
         self.interventions += verdict.intervened
         self.forbidden_proposals += margin < 0
         self.near_misses += 0 <= margin < near_miss

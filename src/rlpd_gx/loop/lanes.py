@@ -7,8 +7,10 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
+from rlpd_gx.errors import GxError
 from rlpd_gx.guardian import GuardedEnv
 from rlpd_gx.loop.sets import only
+from rlpd_gx.rules import Lookahead
 from rlpd_gx.safe_sets import SafeSet
 from rlpd_gx.types import Array, Observation, Status, Verdict
 
@@ -60,7 +62,10 @@ class Lane:
 
     def reset(self, seed: int | None = None) -> None:
         """Begin an episode."""
-        self.observation, _ = self.env.reset(seed=seed)
+        self.observation, info = self.env.reset(seed=seed)
+        if self.length:  # the game goes on after a lost life, with a step that nobody proposed
+            self.score += float(info.get("raw_reward", 0.0))
+            self.unsafe_events += bool(info.get("unsafe_event", False))
 
     def step(self, action: Any) -> tuple[float, bool, bool, dict[str, Any]]:
         """Propose an action; reward, terminated, truncated and info come back."""
@@ -90,10 +95,14 @@ class Lanes:
     """L lanes stepped together. Learners see [L, ...] arrays; `stack` frames make an observation."""
 
     def __init__(
-        self, envs: Sequence[gym.Env], encode: Callable[[SafeSet | None], Array], stack: int
+        self,
+        envs: Sequence[gym.Env],
+        encode: Callable[[SafeSet | None], Array],
+        stack: int,
+        example: SafeSet | None,
     ) -> None:
         self.lanes = [Lane(env, i) for i, env in enumerate(envs)]
-        self.encode, self.stack = encode, stack
+        self.encode, self.stack, self.example = encode, stack, example
 
     @property
     def observation(self) -> Observation:
@@ -117,6 +126,18 @@ class Lanes:
         for i in np.flatnonzero(where).tolist():
             self.lanes[i].reset(None if seeds is None else seeds[i])
 
+    def look_aheads(self, lane: Lane) -> list[Lookahead]:
+        """The rules of a lane whose verdicts depend on those before, and which simulate steps."""
+        if not isinstance(lane.env, GuardedEnv):
+            return []
+        atoms = [atom for rule in lane.env.guardian.rules for atom in rule.atoms()]
+        return [atom for atom in atoms if isinstance(atom, Lookahead)]
+
+    @property
+    def simulated_steps(self) -> int:
+        """Steps that rules have tried in a model of the world; to be told beside those of the world."""
+        return sum(rule.simulated_steps for lane in self.lanes for rule in self.look_aheads(lane))
+
     @property
     def lazy(self) -> bool:
         """Whether a verdict may leave actions untested."""
@@ -128,7 +149,8 @@ class Lanes:
 
     def step(self, proposed: Array, complete: Array | None = None) -> Outcome:
         """Step every lane. `complete` [L, width] are the safe sets, where they are known already."""
-        rows = [self._step(lane, proposed[i]) for i, lane in enumerate(self.lanes)]
+        known = [None] * len(self.lanes) if complete is None else complete
+        rows = [self._step(lane, proposed[i], known[i]) for i, lane in enumerate(self.lanes)]
         executed, reward, terminated, truncated, code, final, margin, unsafe, stepped, verdicts, finished = (
             zip(*rows, strict=True)
         )
@@ -138,7 +160,7 @@ class Lanes:
             terminated=np.array(terminated),
             truncated=np.array(truncated),
             next_observation=self.observation,
-            safe_set=np.stack(code) if complete is None else complete,
+            safe_set=np.stack(code),
             next_safe_set=np.stack(final),
             margin=np.array(margin, np.float32),
             unsafe_event=np.array(unsafe),
@@ -147,16 +169,19 @@ class Lanes:
             finished=[f for f in finished if f is not None],
         )
 
-    def _step(self, lane: Lane, proposed: Any) -> tuple[Any, ...]:
+    def _step(self, lane: Lane, proposed: Any, known: Array | None) -> tuple[Any, ...]:
         reward, terminated, truncated, info = lane.step(proposed)
         verdict, stepped = info.get("guardian"), "guardian_stop" not in info
         executed = proposed if verdict is None else verdict.action
-        code = self.encode(None if verdict is None else _stored(verdict))
+        regular = verdict is not None and verdict.status in (Status.ALLOWED, Status.PROJECTED)
+        found = verdict.safe_set if verdict is not None and regular else None
+        code = known if known is not None and regular else self.encode(self._or_only(found, executed))
         ended = terminated or truncated
-        # only a truncated state is bootstrapped from
-        final = self.encode(_final_set(lane.env, executed)) if truncated and stepped else np.zeros_like(code)
+        final = np.zeros_like(code)
+        if truncated and stepped:  # a state that was cut is bootstrapped from
+            final = self.encode(self._or_only(_safe_set(lane.env), executed))
         over = info.get("game_over", ended) or truncated
-        margin = np.nan if verdict is None else min(verdict.margins.values(), default=np.nan)
+        margin = np.nan if verdict is None else verdict.margin
         if (
             verdict is not None
             and verdict.status is Status.PROJECTED
@@ -168,24 +193,28 @@ class Lanes:
             bool(info.get("unsafe_event", False)), stepped, verdict, lane.finish() if over else None,
         )  # fmt: skip
 
+    def _or_only(self, safe_set: SafeSet | None, action: Any) -> SafeSet | None:
+        """What is stored for the backup: an empty or unknown set becomes the action that ran, alone."""
+        if self.example is None:
+            return None
+        here = np.asarray(action)
+        if safe_set is None or bool(np.all(safe_set.nearest(here).empty)):
+            return only(self.example, here)
+        return safe_set
 
-def _stored(verdict: Verdict) -> SafeSet | None:
-    """What a verdict leaves for the backup: an empty or unknown set becomes the executed action alone."""
-    if verdict.safe_set is None or verdict.status in (Status.ALLOWED, Status.PROJECTED):
-        return verdict.safe_set
-    return only(verdict.safe_set, verdict.action)
+    def code(self, lane: Lane, action: Any) -> Array:
+        """The code [width] in the present state of a lane."""
+        return self.encode(self._or_only(_safe_set(lane.env), action))
 
 
 def _safe_set(env: gym.Env) -> SafeSet | None:
-    return env.safe_set() if isinstance(env, GuardedEnv) else None
-
-
-def _final_set(env: gym.Env, action: Any) -> SafeSet | None:
-    """The safe set where an episode was cut."""
-    safe_set = _safe_set(env)
-    if safe_set is None or not bool(np.all(safe_set.nearest(np.asarray(action)).empty)):
-        return safe_set
-    return only(safe_set, action)
+    """The safe set in the present state; None without rules, or where they cannot be asked."""
+    if not isinstance(env, GuardedEnv):
+        return None
+    try:
+        return env.safe_set()
+    except GxError:  # the verdict will fall back, and say so
+        return None
 
 
 def _stacked(observations: Sequence[Any]) -> Observation:

@@ -4,7 +4,6 @@ import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import gymnasium as gym
@@ -16,6 +15,7 @@ from rlpd_gx.errors import GxError
 from rlpd_gx.guardian import GuardedEnv, Guardian
 from rlpd_gx.guardian.reading import batch_of_one
 from rlpd_gx.loading import load
+from rlpd_gx.loop.guarding import named_rules
 from rlpd_gx.loop.sets import everything
 from rlpd_gx.replay.offline import LiveSafeSets, OfflineDataset, formats, with_safe_sets
 from rlpd_gx.replay.offline.cache import is_dataset
@@ -26,17 +26,23 @@ from rlpd_gx.types import Array, Context
 
 
 def with_rules(
-    data: OfflineDataset, rules: str, state: str | None, missing: Missing, env: str | None
+    data: OfflineDataset,
+    rules: str,
+    state: str | None,
+    missing: Missing,
+    env: str | None,
+    *,
+    env_kwargs: Mapping[str, Any] | None = None,
+    live_state: str = "",
 ) -> OfflineDataset:
     """The dataset with the safe sets of `rules` (module:name).
 
-    `state` (module:callable) turns stored observations [k, ...] into what the rules read.
+    `state` (module:callable) turns stored observations [k, ...] into what the rules read; `live_state` is what they
+    read in the live environment, if their module does not say it.
     """
-    rule, module = load(rules, "rules")
     read = load(state, "state")[0] if state else None
-    live = getattr(module, "state", None)
-    world = _world(data.name, env, data.env_id)
-    guardian = _guardian(world.action_space, rule, module)
+    world = _world(data.name, env, data.env_id, env_kwargs)
+    guardian, live = _guardian(world, rules, live_state)
     count = data.actions.count if data.actions else None
     if count is not None and count != getattr(world.action_space, "n", count):
         raise GxError(
@@ -45,7 +51,7 @@ def with_rules(
     unreadable = "the rules cannot be asked about the stored state (the note above says why)"
     if live is not None and read is None:
         unreadable = (
-            f"the rules read `state` of {module.__name__} from the live environment, which the file does not "
+            f"the rules {rules} read their state from the live environment, which the file does not "
             "hold; --state module:callable can name a function from stored observations [k, ...] to that state"
         )
     data = with_safe_sets(
@@ -63,16 +69,23 @@ def with_rules(
     return replace(data, findings=(*data.findings, told))
 
 
-def while_replayed(source: Path, format: str | None, rules: str, env: str | None) -> LiveSafeSets | None:
+def while_replayed(
+    source: Path,
+    format: str | None,
+    rules: str,
+    env: str | None,
+    *,
+    env_kwargs: Mapping[str, Any] | None = None,
+    live_state: str = "",
+) -> LiveSafeSets | None:
     """The safe sets of `rules` in the emulator that replays an action log, if that is what they read."""
     if is_dataset(source) or (format or formats.detect(source)) != "action_log":
         return None
-    rule, module = load(rules, "rules")
-    live = getattr(module, "state", None)
-    if live is None:
+    _, module = load(rules, "rules")
+    if not live_state and getattr(module, "state", None) is None:
         return None
-    world = _world(source.name, env, formats.read(source, "action_log", {}).env_id)
-    guardian = _guardian(world.action_space, rule, module)
+    world = _world(source.name, env, formats.read(source, "action_log", {}).env_id, env_kwargs)
+    guardian, live = _guardian(world, rules, live_state)
     if guardian.needs:
         raise GxError(
             f"--rules {rules} need {', '.join(sorted(guardian.needs))}, which a replay does not tell them"
@@ -144,14 +157,16 @@ class StoredStates:
         return previous, known
 
 
-def _world(name: str, env: str | None, named_in_file: str | None) -> Any:
+def _world(
+    name: str, env: str | None, named_in_file: str | None, env_kwargs: Mapping[str, Any] | None
+) -> Any:
     """The environment of the data: its action space is what the rules speak about."""
     env_id = env or named_in_file
     if env_id is None:
         raise GxError(f"{name}: does not name its environment, whose actions --rules judge; give --env")
     if env is None and ":" in env_id:  # would import whatever module a file names
         raise GxError(f"{name}: 'env_id' is {env_id!r}, which would import a module; give it as --env")
-    return make(env_id)
+    return make(env_id, **(env_kwargs or {}))
 
 
 def _example(world: Any, guardian: Guardian, live: Any) -> SafeSet:
@@ -166,8 +181,11 @@ def _example(world: Any, guardian: Guardian, live: Any) -> SafeSet:
     return safe_set
 
 
-def _guardian(space: gym.Space, rule: Any, module: ModuleType) -> Guardian:
-    return Guardian(space, rule, embedding=getattr(module, "embedding", None), mode="monitor")
+def _guardian(world: gym.Env, rules: str, live_state: str) -> tuple[Guardian, Any]:
+    """A Guardian that only looks on, and what its rules read in the live environment (None: the observation)."""
+    rule, options = named_rules(rules, live_state, lambda: world)
+    embedding = options.get("embedding", getattr(world.unwrapped, "embedding", None))
+    return Guardian(world.action_space, rule, embedding=embedding, mode="monitor"), options["state"]
 
 
 def _not_finite() -> GxError:

@@ -70,7 +70,7 @@ class TensorBoard:
     def __init__(self, folder: Path, step: int = 0) -> None:
         from torch.utils.tensorboard import SummaryWriter
 
-        self.writer = SummaryWriter(str(folder / "tensorboard"), purge_step=step or None)
+        self.writer = SummaryWriter(str(folder / "tensorboard"), purge_step=step + 1)
 
     def step(self, trainer: Trainer) -> None:
         """Nothing between rows."""

@@ -16,7 +16,6 @@ from rlpd_gx.loop.run_folder import RunFolder
 from rlpd_gx.loop.task import Task
 from rlpd_gx.loop.train import Trainer, Watcher
 from rlpd_gx.replay.segments import Segments
-from rlpd_gx.rules import Lookahead
 
 
 class Saver:
@@ -36,16 +35,16 @@ class Saver:
 def resume(path: Path, watchers: tuple[Watcher, ...] = ()) -> tuple[Trainer, Saver, list[str]]:
     """The trainer of a run folder as it was at its newest good checkpoint, and what there is to say of it."""
     folder, config = RunFolder.open(path)
-    saver = Saver(folder)
+    saver, task = Saver(folder), Task(config)
+    if not folder.checkpoints.exists():  # killed before the first one was made
+        trainer = Trainer(task, folder, watchers)
+        folder.cut({})
+        trainer.begin()
+        saver(trainer)
+        return trainer, saver, ["there is no checkpoint yet: the run begins"]
     loaded = saver.checkpoints.load()
     state, notes = loaded.state, list(loaded.notes)
-    task = Task(config)
-    guardian = task.example.guardian
-    if state["rules_fingerprint"] != (None if guardian is None else guardian.fingerprint):
-        raise GxError(
-            f"{path}: the rules {config.run.rules} have changed since the checkpoint was made; restore them, or "
-            "begin a new run: experience under other rules is not mixed"
-        )
+    _refuse_other_rules(path, task, state)
     trainer = Trainer(task, folder, watchers)
     folder.cut(state["offsets"])  # after the audits have said that they begin: they go on instead
     trainer.learner.load_state(state["learner"])
@@ -61,6 +60,15 @@ def resume(path: Path, watchers: tuple[Watcher, ...] = ()) -> tuple[Trainer, Sav
     for lane, saved in zip(trainer.lanes.lanes, state["lanes"], strict=True):
         notes += _restore_lane(trainer, lane, saved)
     return trainer, saver, notes
+
+
+def _refuse_other_rules(path: Path, task: Task, state: dict[str, Any]) -> None:
+    guardian = task.example.guardian
+    if state["rules_fingerprint"] != (None if guardian is None else guardian.fingerprint):
+        raise GxError(
+            f"{path}: the rules {task.config.run.rules} have changed since the checkpoint was made; restore them, or "
+            "begin a new run: experience under other rules is not mixed"
+        )
 
 
 def _state(trainer: Trainer, segments: Segments) -> dict[str, Any]:
@@ -82,33 +90,27 @@ def _state(trainer: Trainer, segments: Segments) -> dict[str, Any]:
         "seconds": dict(trainer.seconds),
         "last_score": None if np.isnan(trainer.last_score) else trainer.last_score,
         "last_evaluation": None if evaluation is None else evaluation.row(),
-        "lanes": [_lane_state(lane) for lane in trainer.lanes.lanes],
+        "lanes": [_lane_state(trainer.lanes, lane) for lane in trainer.lanes.lanes],
     }
 
 
-def _lane_state(lane: Lane) -> dict[str, Any]:
-    observation = lane.observation
+def _lane_state(lanes: Lanes, lane: Lane) -> dict[str, Any]:
+    observation, environment = lane.observation, snapshots.snapshot(lane.env)
     return {
-        "environment": snapshots.snapshot(lane.env),
+        "environment": environment,
         "observation": observation if isinstance(observation, dict) else {"": np.asarray(observation)},
         "counts": lane.counts(),
         "audit": lane.env.audit.state() if isinstance(lane.env, GuardedEnv) else None,
-        "rules": [rule.memory() for rule in _remembering(lane)],
+        "rules": [rule.memory() for rule in lanes.look_aheads(lane)],
+        # where the episode must begin anew, its last step is cut here, and bootstraps from this state
+        "safe_set": None if environment is not None else lanes.code(lane, lane.env.action_space.sample()),
     }
-
-
-def _remembering(lane: Lane) -> list[Lookahead]:
-    """The rules of a lane whose verdicts depend on those before."""
-    if not isinstance(lane.env, GuardedEnv):
-        return []
-    atoms = [atom for rule in lane.env.guardian.rules for atom in rule.atoms()]
-    return [atom for atom in atoms if isinstance(atom, Lookahead)]
 
 
 def _restore_lane(trainer: Trainer, lane: Lane, saved: dict[str, Any]) -> list[str]:
     if isinstance(lane.env, GuardedEnv):
         lane.env.audit.load_state(saved["audit"])
-    for rule, memory in zip(_remembering(lane), saved["rules"], strict=True):
+    for rule, memory in zip(trainer.lanes.look_aheads(lane), saved["rules"], strict=True):
         rule.restore_memory(memory)
     if saved["environment"] is not None:
         snapshots.restore(lane.env, saved["environment"])
@@ -121,6 +123,7 @@ def _restore_lane(trainer: Trainer, lane: Lane, saved: dict[str, Any]) -> list[s
     seed = trainer.task.config.run.seed + 7919 * (trainer.step + 1) + lane.index
     lane.reset(seed)
     here = np.arange(len(trainer.lanes.lanes)) == lane.index
+    trainer.online.complete(np.tile(saved["safe_set"], (len(here), 1)), where=here)
     trainer.begin_lanes(here)
     return [f"the episode of environment {lane.index} begins anew: {why}"]
 
@@ -135,5 +138,7 @@ def load_learner(path: Path) -> tuple[Sac, Lanes]:
     folder, config = RunFolder.open(path)
     task = Task(config)
     learner = task.learner()
-    learner.load_state(Checkpoints(folder.checkpoints).load().state["learner"])
-    return learner, Lanes([task.make_env(evaluation=True)], task.encode, task.example.stack)
+    state = Checkpoints(folder.checkpoints).load().state
+    _refuse_other_rules(path, task, state)
+    learner.load_state(state["learner"])
+    return learner, task.lanes([task.make_env(evaluation=True)])

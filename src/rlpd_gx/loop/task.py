@@ -1,7 +1,7 @@
 """From a config to what a run is made of: guarded environments, offline data, learner, batches."""
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -19,6 +19,7 @@ from rlpd_gx.learner import Sac, SacContinuous, SacDiscrete, trainable_devices
 from rlpd_gx.loop import offline_rules
 from rlpd_gx.loop.config import Config
 from rlpd_gx.loop.guarding import guarded
+from rlpd_gx.loop.lanes import Lanes
 from rlpd_gx.replay import samplers
 from rlpd_gx.replay.offline import ActionRange, OfflineDataset, formats
 from rlpd_gx.replay.offline import load as load_offline
@@ -107,7 +108,10 @@ class Task:
         if not is_dataset(source) and formats.detect(source) == "action_log":
             image = isinstance(example.observation_space, gym.spaces.Box) and example.stack == 4
             options["observation"] = "pixels" if image else "ram"
-            live = offline_rules.while_replayed(source, None, run.rules, run.env) if run.rules else None
+            if run.rules:
+                live = offline_rules.while_replayed(
+                    source, None, run.rules, run.env, env_kwargs=run.env_kwargs, live_state=run.rules_state
+                )
         data = load_offline(
             source,
             options=options,
@@ -117,8 +121,20 @@ class Task:
         )
         if run.rules:
             state = run.offline_state or None
-            data = offline_rules.with_rules(data, run.rules, state, run.offline_safe_sets, run.env)
+            data = offline_rules.with_rules(
+                data,
+                run.rules,
+                state,
+                run.offline_safe_sets,
+                run.env,
+                env_kwargs=run.env_kwargs,
+                live_state=run.rules_state,
+            )
         return data.in_layout(self.layout)
+
+    def lanes(self, envs: Sequence[gym.Env]) -> Lanes:
+        """Environments of this task side by side."""
+        return Lanes(envs, self.encode, self.example.stack, self.example.safe_set)
 
     def device(self) -> str:
         """What the learner runs on."""

@@ -16,7 +16,7 @@ from rlpd_gx.errors import GxError
 from rlpd_gx.guardian import Audit, GuardedEnv
 from rlpd_gx.learner import Diverged
 from rlpd_gx.loop.evaluate import Evaluation, ShadowCounts, evaluate
-from rlpd_gx.loop.lanes import Lanes, Outcome
+from rlpd_gx.loop.lanes import Outcome
 from rlpd_gx.loop.run_folder import RunFolder
 from rlpd_gx.loop.task import Task
 from rlpd_gx.replay.hybrid import Hybrid
@@ -59,10 +59,10 @@ class Trainer:
         )
         self.generator = np.random.default_rng(proposing)
         names = ["audit.jsonl"] if run.lanes == 1 else [f"audit-{i}.jsonl" for i in range(run.lanes)]
-        self.lanes = Lanes(
-            [task.make_env(audit=folder.path / n) for n in names], task.encode, task.example.stack
-        )
-        self.evaluation_lane = Lanes([task.make_env(evaluation=True)], task.encode, task.example.stack)
+        self.lanes = task.lanes([task.make_env(audit=folder.path / n) for n in names])
+        self.evaluation_lane = task.lanes([task.make_env(evaluation=True)])
+        audits = self.audits()
+        self.near_miss = audits[0].near_miss if audits else 0.0
         self.dss, self.dts = task.mix(), task.interval()
         self.step, self.warm_updates, self.owed_updates, self.updates = 0, 0, 0, 0
         self.window = Window()
@@ -202,10 +202,9 @@ class Trainer:
             self.warm_updates += self.task.config.data.updates_per_step
             for watcher in self.watchers:
                 watcher.step(self)
-        if self.warm_updates > before:
+        if self.warm_updates > before and self.stop_signal is None:
             self.report("train", **self.window.row())
-            if self.step < self.task.config.run.steps:
-                save(self)
+            save(self)
 
     def after_step(self, save: Any) -> None:
         """Rows, evaluations and checkpoints, each when it is due."""
@@ -259,18 +258,13 @@ class Trainer:
             "rules_fingerprint": None if self.task.example.guardian is None else self.task.example.guardian.fingerprint,
             "audit": Audit.total(audits).as_dict() if audits else {},
             "rows": asdict(self.hybrid.counts),
+            "simulated_steps": self.lanes.simulated_steps + self.evaluation_lane.simulated_steps,
             "seconds": {name: round(value, 3) for name, value in self.seconds.items()},
         }  # fmt: skip
 
     def audits(self) -> list[Audit]:
         """The audit of each lane."""
         return [lane.env.audit for lane in self.lanes.lanes if isinstance(lane.env, GuardedEnv)]
-
-    @property
-    def near_miss(self) -> float:
-        """Margins below this are near misses."""
-        audits = self.audits()
-        return audits[0].near_miss if audits else 0.0
 
     @contextmanager
     def timed(self, what: str) -> Iterator[None]:

@@ -1,0 +1,104 @@
+"""What a step of the lanes brings back: events, margins and stored safe sets, also where rules fail."""
+
+from collections.abc import Callable
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+
+import rlpd_gx as gx
+from rlpd_gx.loop.evaluate import ShadowCounts
+from rlpd_gx.loop.lanes import Lanes
+
+
+class Line(gym.Env):
+    """Two actions; the observation counts the steps."""
+
+    observation_space = gym.spaces.Box(0, 100, (1,), np.float32)
+    action_space = gym.spaces.Discrete(2)
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        self.time = 0
+        return np.array([0.0], np.float32), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        self.time += 1
+        return np.array([self.time], np.float32), 1.0, False, self.time >= 3, {}
+
+
+@gx.mask_rule(name="only one")
+def only_one(observation: Any) -> Any:
+    return np.array([False, True])
+
+
+@gx.mask_rule(name="nothing")
+def nothing(observation: Any) -> Any:
+    return np.array([False, False])
+
+
+@gx.mask_rule(name="broken")
+def broken(observation: Any) -> Any:
+    if observation[0] > 0:
+        raise RuntimeError("no answer")
+    return np.array([True, True])
+
+
+@gx.margin_rule(name="lazy", lazy=True)
+def lazy(observation: Any, action: Any) -> float:
+    return 1.0
+
+
+def _lanes(rules: Any, **options: Any) -> Lanes:
+    env = gx.GuardedEnv(Line(), rules, **options)
+    env.reset(seed=0)
+    example = env.safe_set()
+    assert example is not None
+    width = example.encode().shape
+    encode: Callable[..., Any] = lambda s: np.zeros(width, np.uint8) if s is None else s.encode()  # noqa: E731
+    lanes = Lanes([env], encode, 1, example)
+    lanes.reset(np.ones(1, bool), [0])
+    return lanes
+
+
+def _allowed(lanes: Lanes, code: Any) -> list[bool]:
+    decoded = gx.decode(code, lanes.example.spec)  # type: ignore[union-attr]
+    assert isinstance(decoded, gx.Mask)
+    return decoded.allowed.tolist()
+
+
+def test_events_that_a_rule_module_tells_are_counted() -> None:
+    lanes = _lanes(only_one, unsafe_event=lambda observation, *rest: observation[0] == 2)
+    seen = [lanes.step(np.array([1])) for _ in range(3)]
+    assert [bool(o.unsafe_event[0]) for o in seen] == [False, True, False]
+    assert seen[-1].finished[0].unsafe_events == 1
+
+
+@pytest.mark.parametrize("rules", [[lazy, only_one], [only_one, lazy]])
+def test_a_rule_that_was_not_asked_hides_nothing(rules: Any) -> None:
+    outcome = _lanes(rules, mode="monitor").step(np.array([0]))
+    counts = ShadowCounts()
+    counts.add(outcome.verdicts[0], 0.05, False)
+    assert (counts.forbidden_proposals, counts.forbidden_executed) == (1, 1)
+    assert outcome.margin[0] < 0
+
+
+@pytest.mark.parametrize("known_before", [False, True])
+def test_where_nothing_is_allowed_the_executed_action_alone_is_stored(known_before: bool) -> None:
+    lanes = _lanes(nothing)
+    outcome = lanes.step(np.array([1]), lanes.safe_sets() if known_before else None)
+    assert outcome.verdicts[0].inevitable  # type: ignore[union-attr]
+    stored = _allowed(lanes, outcome.safe_set[0])
+    assert stored == [a == outcome.executed_action[0] for a in (0, 1)]
+
+
+def test_a_failing_rule_falls_back_everywhere() -> None:
+    lanes = _lanes(broken, fallback=0)
+    lanes.step(np.array([1]))
+    for _ in range(2):
+        outcome = lanes.step(np.array([1]), lanes.safe_sets())
+        assert outcome.executed_action[0] == 0
+        assert _allowed(lanes, outcome.safe_set[0]) == [True, False]
+    assert outcome.truncated[0]
+    assert _allowed(lanes, outcome.next_safe_set[0]) == [True, False]
