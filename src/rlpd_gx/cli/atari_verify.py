@@ -20,7 +20,8 @@ def verify(
     policy: Annotated[
         str,
         typer.Option(
-            help="random, held (random actions, kept for a while), [algorithm:]file.zip, or module:callable."
+            help="random, held (random actions, kept for a while), a folder of a run or an export, "
+            "[algorithm:]file.zip, or module:callable."
         ),
     ] = "random",
     observation: Annotated[str, typer.Option(help="What the policy sees: ram or pixels.")] = "ram",
