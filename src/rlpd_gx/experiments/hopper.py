@@ -113,8 +113,6 @@ def settings(data: Path, preset: str, seed: int, steps: int) -> Any:
         "steps": steps,
         "evaluation_episodes": 10,
     }
-    if preset == "rlpd-gx":  # begins as a clone of the data, and leaves it behind
-        values |= {"clone_weight": 0.1, "warm_start_updates": 12_000}
     if preset == "clone":
         values |= {"steps": 0, "warm_start_updates": 10_000, "updates_per_step": 1}
     return presets.preset(preset).with_values(values, "experiment")
