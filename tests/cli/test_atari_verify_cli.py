@@ -5,6 +5,8 @@ import json
 import numpy as np
 import pytest
 
+from rlpd_gx.cli.policies import load_policy
+from rlpd_gx.envs.atari import make
 from rlpd_gx.experiments.look_ahead import Arm, summary, times_fewer
 
 FEW = ("--min-steps", "250", "--max-steps", "250", "--depth", "4")
@@ -95,3 +97,17 @@ def test_the_ratio_of_rates_has_its_exact_interval():
     assert low == pytest.approx(1 / high)  # nothing tells them apart
     middle, low, high = fewer(0, 20)
     assert high < 1  # significantly more
+
+
+def test_the_held_policy_keeps_its_actions_for_a_while():
+    env = make("Boxing")
+
+    def play(seed):
+        policy = load_policy("held", env, seed)
+        return [policy(None) for _ in range(4000)]
+
+    story = play(0)
+    changes = np.count_nonzero(np.diff(story))
+    assert 4000 / changes == pytest.approx(8 * 18 / 17, rel=0.1)  # one draw in 18 repeats the action
+    assert set(story) == set(range(18))
+    assert play(0) == story != play(1)
