@@ -1,10 +1,13 @@
 """`rlpd-gx atari verify`, as a person calls it, and the statistics behind it."""
 
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
 
+from rlpd_gx.cli.policies import load_policy
+from rlpd_gx.envs.atari import GAMES, make
 from rlpd_gx.experiments.look_ahead import Arm, summary, times_fewer
 
 FEW = ("--min-steps", "250", "--max-steps", "250", "--depth", "4")
@@ -95,3 +98,34 @@ def test_the_ratio_of_rates_has_its_exact_interval():
     assert low == pytest.approx(1 / high)  # nothing tells them apart
     middle, low, high = fewer(0, 20)
     assert high < 1  # significantly more
+
+
+def test_the_held_policy_keeps_its_actions_for_a_while():
+    env = make("Boxing")
+
+    def play(seed):
+        policy = load_policy("held", env, seed)
+        return [policy(None) for _ in range(4000)]
+
+    story = play(0)
+    changes = np.count_nonzero(np.diff(story))
+    assert 4000 / changes == pytest.approx(8 * 18 / 17, rel=0.1)  # one draw in 18 repeats the action
+    assert set(story) == set(range(18))
+    assert play(0) == story != play(1)
+
+
+def test_the_committed_results_hold_what_is_promised():
+    """All 26 games; nowhere significantly more events; the numbers that the documentation gives."""
+    root = Path(__file__).parents[2]
+    games = json.loads((root / "results" / "atari-verify.json").read_text())["games"]
+    assert list(games) == sorted(GAMES)
+    assert not [n for n, found in games.items() if (found["times_fewer_interval"][1] or np.inf) < 1]
+    fewer = np.array([found["times_fewer"] for found in games.values()])
+    mean, twice = np.exp(np.log(fewer).mean()), int((fewer >= 2).sum())
+    page = " ".join((root / "docs" / "atari.md").read_text().split())
+    assert (
+        f"events were {mean:.1f} times rarer (counted as (events + 0.5) / steps), at least twice in {twice},"
+        in page
+    )
+    quiet = sum(found["guarded"]["events"] == 0 for found in games.values())
+    assert f"No event was seen under the guard in {quiet} games" in page

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
     from rlpd_gx.experiments.look_ahead import Arm
 
-WIDTH = 150  # characters of the table
+WIDTH = 170  # characters of the table
 
 
 def verify(
@@ -102,7 +102,9 @@ def _game(
             **{key: settings[key] for key in ("seed", "events", "min_steps", "max_steps", "guarded_steps")},
             tell=tell,
         )
-    given = {key: value for key, value in (*settings.items(), ("depth", depth)) if value is not None}
+    given = {
+        key: value for key, value in (*settings.items(), ("depth", rule.search.depth)) if value is not None
+    }
     options = " ".join(f"--{key.replace('_', '-')} {value}" for key, value in given.items())
     command = f"rlpd-gx atari verify {name} {options}"
     return {**known, "command": command, **_where(), **found}

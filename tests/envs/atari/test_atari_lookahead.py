@@ -46,7 +46,7 @@ def test_a_random_policy_under_look_ahead_loses_no_life(name):
         env, _, guardian = guarded(name, 20)
         env.reset(seed=0)
         chance, events[guard] = np.random.default_rng(0), 0
-        for _ in range(300):
+        for _ in range(200):
             action = int(chance.integers(env.action_space.n))
             _, _, over, _, info = env.step(guardian.certify(env, action).action if guard else action)
             events[guard] += info["unsafe_event"]
