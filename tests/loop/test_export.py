@@ -58,8 +58,8 @@ import numpy as np
 import rlpd_gx as gx
 
 @gx.mask_rule(name="moving")
-def moving(ram):
-    return np.array([False, False, True, True, True, True])
+def moving(ram):  # whatever a policy keeps proposing, it is moved now and then
+    return np.arange(6) % 2 == int(ram[-1].sum()) % 2
 """
 pytestmark = pytest.mark.filterwarnings("ignore:a rule reads the previous action")
 

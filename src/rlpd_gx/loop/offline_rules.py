@@ -48,10 +48,11 @@ def with_rules(
         raise GxError(
             f"{data.name}: has {count} actions, but {env or data.env_id} takes {world.action_space}; give --env"
         )
+    module = rules.partition(":")[0]
     unreadable = "the rules cannot be asked about the stored state (the note above says why)"
     if live is not None and read is None:
         unreadable = (
-            f"the rules {rules} read their state from the live environment, which the file does not "
+            f"the rules read {live_state or f'`state` of {module}'} from the live environment, which the file does not "
             "hold; --state module:callable can name a function from stored observations [k, ...] to that state"
         )
     data = with_safe_sets(

@@ -101,7 +101,9 @@ def test_a_saved_folder_opens_by_itself(tmp_path):
     with pytest.raises(GxError, match="pickle"):
         load(tmp_path / "kept")
     meta.write_text(whole)
-    meta.write_text(meta.read_text().replace('"rlpd_gx_dataset": 1', '"rlpd_gx_dataset": 0'))
+    meta.write_text(
+        meta.read_text().replace(f'"rlpd_gx_dataset": {cache.LAYOUT_VERSION}', '"rlpd_gx_dataset": 0')
+    )
     with pytest.raises(GxError, match="layout 0"):
         load(tmp_path / "kept")
 
