@@ -3,7 +3,7 @@
 import subprocess
 import sys
 
-for name in ("guardian", "replay", "theory", "lookahead"):
+for name in ("guardian", "learner", "replay", "theory", "lookahead"):
     print(f"\n=== {name}", flush=True)
     if subprocess.run([sys.executable, "-m", f"bench.{name}"]).returncode:
         sys.exit(f"bench.{name} failed")
