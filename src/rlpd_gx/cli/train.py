@@ -126,7 +126,9 @@ def _check(task: Any) -> None:
     """Everything that can be wrong with the request is said before a folder is made."""
     config = task.config
     learner = task.learner()
-    task.sampler(learner), task.mix(), task.interval()
+    task.sampler(learner)
+    task.mix()
+    task.interval()
     if task.offline is None and (config.run.warm_start_updates or config.learner.objective == "clone"):
         raise GxError(
             "cloning and warm_start_updates learn from offline data, and there is none; give --offline"

@@ -202,9 +202,10 @@ class Lanes:
             return only(self.example, here)
         return safe_set
 
-    def code(self, lane: Lane, action: Any) -> Array:
-        """The code [width] in the present state of a lane."""
-        return self.encode(self._or_only(_safe_set(lane.env), action))
+    def code(self, lane: Lane) -> Array:
+        """The code [width] in the present state of a lane, where no action has been chosen yet."""
+        blank = lane.env.guardian.blank_actions(1)[0] if isinstance(lane.env, GuardedEnv) else None
+        return self.encode(self._or_only(_safe_set(lane.env), blank))
 
 
 def _safe_set(env: gym.Env) -> SafeSet | None:

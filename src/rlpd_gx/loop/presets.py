@@ -14,7 +14,7 @@ _PAPER: dict[str, Any] = {  # as printed: least of all critics for target and ac
     "backup_entropy": "subtract", "mix": "sigmoid", "sampler": "stride",
 }  # fmt: skip
 
-# what came out best so far (results/hopper.txt): the guard as it is executed, symmetric sampling
+# the guard as it is executed, symmetric sampling: what results/hopper.txt was made with; no rival ran to the end yet
 _BEST: dict[str, Any] = {
     "backup": "project", "actor": "projected", "execution": "project", "mix": "constant", "sampler": "uniform",
     "backup_entropy": "none", "initial_temperature": 0.1,

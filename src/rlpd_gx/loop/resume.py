@@ -103,7 +103,7 @@ def _lane_state(lanes: Lanes, lane: Lane) -> dict[str, Any]:
         "audit": lane.env.audit.state() if isinstance(lane.env, GuardedEnv) else None,
         "rules": [rule.memory() for rule in lanes.look_aheads(lane)],
         # where the episode must begin anew, its last step is cut here, and bootstraps from this state
-        "safe_set": None if environment is not None else lanes.code(lane, lane.env.action_space.sample()),
+        "safe_set": None if environment is not None else lanes.code(lane),
     }
 
 
