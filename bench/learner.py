@@ -69,8 +69,9 @@ def critic(console, threads):
     minibatches = [learner._minibatch(batch, i) for i in range(updates)]
 
     def update():
-        for i, minibatch in enumerate(minibatches):
-            learner._update_critics(minibatch, i)
+        ahead = learner._next_policies(minibatches)
+        for i, (minibatch, policy) in enumerate(zip(minibatches, ahead, strict=True)):
+            learner._update_critics(minibatch, policy, i)
             learner._follow()
 
     left, right = torch.randn(2, CRITICS, HIDDEN, HIDDEN)

@@ -90,7 +90,7 @@ def test_discrete_values(backup: Any, sign: Any, untested: Any, embedded: bool) 
     learner = _discrete(config, masks, embedding)
     features = torch.tensor(generator.normal(size=(B, OBS)) * 3, dtype=torch.float32)
     with torch.no_grad():
-        value, _ = learner.next_value(features, masks.encode())
+        value = learner.next_value(features, masks.encode())
         logits = learner.actor(features)[0].double().tolist()
         q = learner.target["ensemble"](features).min(dim=0).values.double().tolist()
     factor = {"add": 0.3, "none": 0.0, "subtract": -0.3}[sign]
@@ -144,7 +144,7 @@ def test_logits_of_any_size_leave_everything_finite(seed: int, actor: Any) -> No
     for backup in ("renormalise", "project", "none"):
         learner.config = replace(learner.config, backup=backup)
         with torch.no_grad():
-            assert learner.next_value(features, masks.encode())[0].isfinite().all()
+            assert learner.next_value(features, masks.encode()).isfinite().all()
     loss, _, _ = learner._actor_loss(features, masks.encode())
     loss.backward()
     assert loss.isfinite()
@@ -191,7 +191,7 @@ def test_continuous_values(backup: Any, sign: Any, outside: Any) -> None:
     features = torch.tensor(generator.normal(size=(B, OBS)), dtype=torch.float32)
     state = learner.generator.get_state()
     with torch.no_grad():
-        value, _ = learner.next_value(features, sets.encode())
+        value = learner.next_value(features, sets.encode())
         learner.generator.set_state(state)
         draws, log_density = learner.draw(features, 6 if backup == "renormalise" else 1)
     factor = {"add": 0.3, "none": 0.0, "subtract": -0.3}[sign]
@@ -237,7 +237,7 @@ def test_entropy_of_the_renormalised_density_is_the_integral(mean: float, std: f
     learner.target["ensemble"].weights[-1].data.zero_()
     learner.target["ensemble"].biases[-1].data.zero_()
     with torch.no_grad():
-        value, _ = learner.next_value(torch.zeros(count, OBS), sets.encode())
+        value = learner.next_value(torch.zeros(count, OBS), sets.encode())
     a = np.linspace(low, high, 200_001)
     u = np.arctanh(a)
     pi = np.exp(-0.5 * ((u - mean) / std) ** 2) / (std * math.sqrt(2 * math.pi)) / (1 - a**2)

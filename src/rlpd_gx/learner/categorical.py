@@ -8,15 +8,15 @@ from rlpd_gx.safe_sets import Mask, Spec, choose_nearest, decode, distances
 from rlpd_gx.types import Array
 
 
-def allowed_actions(code: Array, spec: Spec, untested: str) -> tuple[Array, Array]:
-    """Which actions a state allows [B, n] bool, and which were tested, from encoded masks [B, width].
+def allowed_actions(code: Array, spec: Spec, untested: str) -> Array:
+    """Which actions a state allows [B, n] bool, from encoded masks [B, width].
 
     Where that leaves none, nothing is known that a backup could use, and all count as allowed.
     """
     mask = decode(code, spec)
     assert isinstance(mask, Mask)
     allowed = mask.allowed | ~mask.tested if untested == "allowed" else mask.allowed
-    return allowed | ~allowed.any(axis=-1, keepdims=True), mask.tested
+    return allowed | ~allowed.any(axis=-1, keepdims=True)
 
 
 def log_policy(logits: Tensor, allowed: Tensor | None) -> Tensor:

@@ -2,7 +2,7 @@
 
 import copy
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -85,9 +85,17 @@ class Sac(ABC):
         self.log_temperature = torch.tensor(
             np.log(config.initial_temperature), dtype=torch.float32, device=self.device, requires_grad=True
         )
+        self.parameters: dict[str, list[Tensor]] = {
+            "critic": list(self.critic.parameters()),
+            "target": list(self.target.parameters()),
+            "actor": list(self.actor.parameters()),
+            "temperature": [self.log_temperature],
+        }
         self.optimisers = {
-            name: torch.optim.Adam(parameters, config.learning_rate, fused=self.device.type != "mps")
-            for name, parameters in self._parameters().items()
+            name: torch.optim.Adam(
+                self.parameters[name], config.learning_rate, fused=self.device.type != "mps"
+            )
+            for name in ("critic", "actor", "temperature")
         }
 
     # --- what the loop calls -----------------------------------------------------------------------------
@@ -118,11 +126,13 @@ class Sac(ABC):
         `progress` is the share of the run that is over: what helps at its beginning fades with it.
         """
         metrics: dict[str, Any] = {}
-        for index in range(len(batch.reward)):
-            minibatch = self._minibatch(batch, index)
-            if self.config.objective == "value":
-                metrics = self._update_critics(minibatch, index)
+        minibatches = [self._minibatch(batch, index) for index in range(len(batch.reward))]
+        if self.config.objective == "value":
+            ahead = self._next_policies(minibatches)
+            for index, (minibatch, policy) in enumerate(zip(minibatches, ahead, strict=True)):
+                metrics = self._update_critics(minibatch, policy, index)
                 self._follow()
+        minibatch, index = minibatches[-1], len(minibatches) - 1
         metrics |= self._update_actor(minibatch, index, self.config.clone_weight * (1 - progress))
         return {name: float(value.detach()) for name, value in metrics.items()}
 
@@ -196,13 +206,12 @@ class Sac(ABC):
         """Q of every critic at the action [N, B], and at actions to be held down [N, B, k] (k may be 0)."""
 
     @abstractmethod
-    def next_value(
-        self, features: Tensor, safe_set: Array, actor_features: Tensor | None = None
-    ) -> tuple[Tensor, dict[str, Tensor]]:
-        """The guarded soft value [B] under the target critics, and metrics.
+    def _next_policy(self, features: Tensor, safe_set: Array) -> Any:
+        """What the guarded policy does in B states: a named tuple of tensors [B, ...], one of them `uncertainty`."""
 
-        The actor sees the features it acts on (those of the critics, if not given otherwise).
-        """
+    @abstractmethod
+    def _expected(self, features: Tensor, policy: Any) -> Tensor:
+        """Value [B] of a next policy under the target critics, its entropy left out."""
 
     @abstractmethod
     def _actor_loss(self, features: Tensor, safe_set: Array) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
@@ -214,9 +223,30 @@ class Sac(ABC):
 
     # --- the update --------------------------------------------------------------------------------------
 
-    def _update_critics(self, batch: Minibatch, index: int) -> dict[str, Tensor]:
+    @torch.no_grad()
+    def _next_policies(self, minibatches: Sequence[Minibatch]) -> list[Any]:
+        """What the policy does next in each minibatch; all at once, since the actor stays as it is in a block."""
+        features = [self.encode(self._augmented(batch.next_observation)) for batch in minibatches]
+        safe_sets = np.concatenate([batch.next_safe_set for batch in minibatches])
+        policy = self._next_policy(torch.cat(features), safe_sets)
+        parts = [tensor.split([len(f) for f in features]) for tensor in policy]
+        return [type(policy)(*part) for part in zip(*parts, strict=True)]
+
+    def next_value(self, features: Tensor, safe_set: Array, actor_features: Tensor | None = None) -> Tensor:
+        """The guarded soft value [B] under the target critics.
+
+        The actor sees the features it acts on (those of the critics, if not given otherwise).
+        """
+        policy = self._next_policy(features if actor_features is None else actor_features, safe_set)
+        return self._soft_value(features, policy)
+
+    def _soft_value(self, features: Tensor, policy: Any) -> Tensor:
+        uncertainty = self.config.entropy_sign * self.temperature * policy.uncertainty
+        return self._expected(features, policy) + uncertainty
+
+    def _update_critics(self, batch: Minibatch, next_policy: Any, index: int) -> dict[str, Tensor]:
         with torch.no_grad():
-            target, metrics = self._target(batch)
+            target = self._target(batch, next_policy)
         features = self.critic["encoder"](self._augmented(batch.observation))
         values, held_down = self._values(features, batch.action)
         error = values - target
@@ -226,7 +256,7 @@ class Sac(ABC):
             loss = loss + self.config.ood_penalty * conservative
         self._step("critic", loss, index)
         with torch.no_grad():
-            return metrics | {
+            return {
                 "critic_loss": loss / len(values),
                 "td_error": error.abs().mean(),
                 "q_mean": values.mean(),
@@ -249,15 +279,13 @@ class Sac(ABC):
             self._step("temperature", self.log_temperature * excess[known].mean().detach(), index)
         return metrics | {"actor_loss": loss.detach(), "alpha": self.temperature}
 
-    def _target(self, batch: Minibatch) -> tuple[Tensor, dict[str, Tensor]]:
+    def _target(self, batch: Minibatch, next_policy: Any) -> Tensor:
         """r + gamma V(s') [B], or its corrected multi-step form."""
-        seen = self._augmented(batch.next_observation)
-        features = self.target["encoder"](seen)
-        value, metrics = self.next_value(features, batch.next_safe_set, self.encode(seen))
+        value = self._soft_value(self.target["encoder"](self._augmented(batch.next_observation)), next_policy)
         if batch.steps is None:
             # a terminal state has no value, not even 0 times infinity
-            return batch.reward + torch.where(batch.discount > 0, batch.discount * value, 0.0), metrics
-        return self._tree_backup(batch, batch.steps, value), metrics
+            return batch.reward + torch.where(batch.discount > 0, batch.discount * value, 0.0)
+        return self._tree_backup(batch, batch.steps, value)
 
     def _tree_backup(self, batch: Minibatch, steps: Mapping[str, Any], value: Tensor) -> Tensor:
         """Backwards through the span: each later step counts as far as the policy would have taken it."""
@@ -271,7 +299,7 @@ class Sac(ABC):
                 features, actor_features = self.target["encoder"](seen), self.encode(seen)
                 probability = self._probability(actor_features, steps["action"][:, k], safe_set)
                 q = self._target_at(features, steps["action"][:, k])
-                local, _ = self.next_value(features, safe_set, actor_features)
+                local = self.next_value(features, safe_set, actor_features)
                 here = local + probability * (here - q)
             result = torch.where(k < length, here, result)
         return result
@@ -280,7 +308,7 @@ class Sac(ABC):
         """One step of an optimiser, unless the loss or its gradient is not finite."""
         if not torch.isfinite(loss):
             raise Diverged(f"the loss of the {name}", index)
-        optimiser, parameters = self.optimisers[name], self._parameters()[name]
+        optimiser, parameters = self.optimisers[name], self.parameters[name]
         optimiser.zero_grad(set_to_none=True)
         loss.backward()
         norm = torch.nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None])
@@ -293,18 +321,7 @@ class Sac(ABC):
     @torch.no_grad()
     def _follow(self) -> None:
         """Target parameters move a little towards the critics'."""
-        torch._foreach_lerp_(
-            list(self.target.parameters()),
-            [p.detach() for p in self.critic.parameters()],
-            self.config.target_rate,
-        )
-
-    def _parameters(self) -> dict[str, list[Tensor]]:
-        return {
-            "critic": list(self.critic.parameters()),
-            "actor": list(self.actor.parameters()),
-            "temperature": [self.log_temperature],
-        }
+        torch._foreach_lerp_(self.parameters["target"], self.parameters["critic"], self.config.target_rate)
 
     def _least(self, values: Tensor) -> Tensor:
         """The least of the critics' values [M, ...] -> [...]."""

@@ -28,6 +28,14 @@ class Draw(NamedTuple):
     log_density: Tensor
 
 
+class NextActions(NamedTuple):
+    """K actions [B, K, d] of each state, what each counts [B, K], and the entropy [B] of that policy."""
+
+    action: Tensor
+    weight: Tensor
+    uncertainty: Tensor
+
+
 class SacContinuous(Sac):
     """The policy lives in [-1, 1]^d, and so do the critics' actions; safe sets speak the environment's units."""
 
@@ -115,42 +123,26 @@ class SacContinuous(Sac):
         anywhere = torch.rand(shape, generator=self.generator, device=self.device) * 2 - 1
         return taken, self._q(self.critic, features, anywhere).movedim(1, -1)
 
-    def next_value(
-        self, features: Tensor, safe_set: Array, actor_features: Tensor | None = None
-    ) -> tuple[Tensor, dict[str, Tensor]]:
-        actor_features = features if actor_features is None else actor_features
-        if self.config.backup == "none" or self.safe_set_spec is None:
-            action, log_density = self.draw(actor_features)
-            return self._soft(self._target_q(features, action)[0], -log_density[0]), {}
-        sets = decode(safe_set, self.safe_set_spec)
-        if self.config.backup == "project":
-            action, log_density = self.draw(actor_features)
-            inside = self._contains(sets, action)[0]
-            q = self._target_q(features, self._project(sets, action[0]))
-            uncertainty = torch.where(inside, -log_density[0], self._uncertainty_outside(log_density[0]))
-            return self._soft(q, uncertainty), {"accepted_share": inside.float().mean()}
-        return self._renormalised(features, actor_features, sets)
-
-    def _renormalised(
-        self, features: Tensor, actor_features: Tensor, sets: SafeSet
-    ) -> tuple[Tensor, dict[str, Tensor]]:
-        """E over accepted samples of Q, plus the entropy of the renormalised density: -E[log pi] + log Z."""
-        samples = self.config.target_samples
-        action, log_density = self.draw(actor_features, samples)
-        inside = self._contains(sets, action)
-        count = inside.sum(dim=0)
-        none = count == 0
-        if none.any():
+    def _next_policy(self, features: Tensor, safe_set: Array) -> NextActions:
+        samples = self.config.target_samples if self.config.backup == "renormalise" else 1
+        action, log_density = self.draw(features, samples)
+        weight, uncertainty = torch.full_like(log_density, 1 / samples), -log_density.mean(dim=0)
+        if self.config.backup != "none" and self.safe_set_spec is not None:
+            sets = decode(safe_set, self.safe_set_spec)
+            inside = self._contains(sets, action)
+            count = inside.sum(dim=0)
+            none = count == 0
             rows = none.nonzero()[:, 0]
-            action[0, rows] = self._project(sets[rows.cpu().numpy()], action[0, rows])  # none is inside
-        weight = torch.where(none, torch.eye(samples, 1, device=self.device), inside) / count.clamp(min=1)
-        q = (weight * self._target_q(features, action)).sum(dim=0)
-        uncertainty = -(weight * log_density).sum(dim=0) + (count.clamp(min=1) / samples).log()
-        uncertainty = torch.where(none, self._uncertainty_outside(log_density[0]), uncertainty)
-        return self._soft(q, uncertainty), {"accepted_share": inside.float().mean()}
+            action[0, rows] = self._nearest(sets, action[0], rows)
+            # E over accepted samples, and the entropy of the renormalised density: -E[log pi] + log Z
+            first = torch.eye(samples, 1, device=self.device)
+            weight = torch.where(none, first, inside) / count.clamp(min=1)
+            uncertainty = -(weight * log_density).sum(dim=0) + (count.clamp(min=1) / samples).log()
+            uncertainty = torch.where(none, self._uncertainty_outside(log_density[0]), uncertainty)
+        return NextActions(action.transpose(0, 1), weight.T, uncertainty)
 
-    def _soft(self, q: Tensor, uncertainty: Tensor) -> Tensor:
-        return q + self.config.entropy_sign * self.temperature * uncertainty
+    def _expected(self, features: Tensor, policy: NextActions) -> Tensor:
+        return (policy.weight.T * self._target_q(features, policy.action.transpose(0, 1))).sum(dim=0)
 
     def _uncertainty_outside(self, log_density: Tensor) -> Tensor:
         """What a projected action, which has no density, contributes."""
@@ -209,11 +201,14 @@ class SacContinuous(Sac):
     def _project(self, sets: SafeSet, action: Tensor) -> Tensor:
         """The nearest allowed actions [B, d]; only those outside cost a projection."""
         outside = (~self._contains(sets, action)).nonzero()[:, 0]
-        if not len(outside):
-            return action
-        rows = (self.centre + self.half * action[outside]).cpu().double()  # codes lie in memory
-        nearest = project(sets[outside.cpu().numpy()], rows).to(self.device)
-        return action.index_put((outside,), self._normalised(nearest))
+        return action.index_put((outside,), self._nearest(sets, action, outside))
+
+    def _nearest(self, sets: SafeSet, action: Tensor, rows: Tensor) -> Tensor:
+        """The allowed actions [k, d] nearest to some rows of actions [B, d]."""
+        if not len(rows):
+            return action[rows]
+        wanted = (self.centre + self.half * action[rows]).cpu().double()  # codes lie in memory
+        return self._normalised(project(sets[rows.cpu().numpy()], wanted).to(self.device))
 
     def _contains(self, sets: SafeSet, action: Tensor) -> Tensor:
         """[..., B] bool for actions [..., B, d]."""

@@ -1,6 +1,6 @@
 """SAC for discrete actions: a categorical policy, and a value for every action at once."""
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import gymnasium as gym
 import numpy as np
@@ -13,6 +13,13 @@ from rlpd_gx.learner.config import LearnerConfig
 from rlpd_gx.learner.sac import Sac
 from rlpd_gx.safe_sets import Mask, Spec, decode
 from rlpd_gx.types import Array
+
+
+class NextPolicy(NamedTuple):
+    """Probabilities of the next actions [B, n], and their entropy [B]."""
+
+    probability: Tensor
+    uncertainty: Tensor
 
 
 class SacDiscrete(Sac):
@@ -72,15 +79,12 @@ class SacDiscrete(Sac):
         # every action but the one of the data: forbidden ones, and those nobody tried here
         return taken, q.scatter(-1, index, -torch.inf)
 
-    def next_value(
-        self, features: Tensor, safe_set: Array, actor_features: Tensor | None = None
-    ) -> tuple[Tensor, dict[str, Tensor]]:
-        logits = self.actor(features if actor_features is None else actor_features)[0]
-        policy, tested = self._policy(logits, safe_set, self.config.backup)
-        q = self._least(self.target["ensemble"](features, self._subset()))
-        uncertainty = entropy(policy.log())
-        value = expectation(policy, q) + self.config.entropy_sign * self.temperature * uncertainty
-        return value, {"untested_share": 1 - tested}
+    def _next_policy(self, features: Tensor, safe_set: Array) -> NextPolicy:
+        policy = self._policy(self.actor(features)[0], safe_set)
+        return NextPolicy(policy, entropy(policy.log()))
+
+    def _expected(self, features: Tensor, policy: NextPolicy) -> Tensor:
+        return expectation(policy.probability, self._least(self.target["ensemble"](features, self._subset())))
 
     def _actor_loss(self, features: Tensor, safe_set: Array) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
         allowed = self._allowed(safe_set)
@@ -97,7 +101,7 @@ class SacDiscrete(Sac):
             executed = moved(p, self._targets(allowed))
             penalty = self.config.distance_penalty * expectation(p, self._squared_distance(allowed))
         loss = (penalty - expectation(executed, q) - self.temperature * entropy(log_p)).mean()
-        count = torch.full_like(penalty, self.n) if allowed is None else self._tested_count(safe_set)
+        count = torch.full_like(penalty, self.n) if allowed is None else self._allowed_count(safe_set)
         uncertainty = entropy(log_p if allowed is None else log_policy(logits, allowed))
         excess = torch.where(count > 1, uncertainty - self.config.entropy_fraction * count.log(), torch.nan)
         forbidden = torch.zeros(()) if allowed is None else (raw.exp() * ~allowed).sum(dim=-1).mean()
@@ -109,7 +113,7 @@ class SacDiscrete(Sac):
         return loss, excess, metrics
 
     def _probability(self, features: Tensor, action: Tensor, safe_set: Array) -> Tensor:
-        policy, _ = self._policy(self.actor(features)[0], safe_set, self.config.backup)
+        policy = self._policy(self.actor(features)[0], safe_set)
         return policy.gather(-1, self._index(action))[:, 0]
 
     def _log_likelihood(self, features: Tensor, action: Tensor) -> Tensor:
@@ -122,26 +126,23 @@ class SacDiscrete(Sac):
     def _index(self, action: Tensor) -> Tensor:
         return (action.long() - self.start)[:, None]
 
-    def _policy(self, logits: Tensor, safe_set: Array, backup: str) -> tuple[Tensor, Tensor]:
-        """The next policy that a backup counts [B, n], and the share of tested actions."""
-        raw = log_policy(logits, None).exp()
-        if backup == "none" or self.safe_set_spec is None:
-            return raw, torch.ones(())
-        allowed, tested = allowed_actions(safe_set, self.safe_set_spec, self.config.untested)
-        on_device = torch.as_tensor(allowed, device=self.device)
-        if backup == "renormalise":
-            policy = log_policy(logits, on_device).exp()
-        else:
-            policy = moved(raw, self._targets(on_device))
-        return policy, torch.tensor(tested.mean(), dtype=torch.float32)
+    def _policy(self, logits: Tensor, safe_set: Array) -> Tensor:
+        """The next policy that the backup counts [B, n]."""
+        raw = log_policy(logits, None)
+        allowed = None if self.config.backup == "none" else self._allowed(safe_set)
+        if allowed is None:
+            return raw.exp()
+        if self.config.backup == "renormalise":
+            return log_policy(logits, allowed).exp()
+        return moved(raw.exp(), self._targets(allowed))
 
     def _allowed(self, safe_set: Array | None) -> Tensor | None:
         if safe_set is None or self.safe_set_spec is None:
             return None
-        allowed, _ = allowed_actions(safe_set, self.safe_set_spec, self.config.untested)
+        allowed = allowed_actions(safe_set, self.safe_set_spec, self.config.untested)
         return torch.as_tensor(allowed, device=self.device)
 
-    def _tested_count(self, safe_set: Array) -> Tensor:
+    def _allowed_count(self, safe_set: Array) -> Tensor:
         """How many actions are known to be allowed [B]."""
         assert self.safe_set_spec is not None
         mask = decode(safe_set, self.safe_set_spec)
