@@ -102,3 +102,19 @@ def test_a_failing_rule_falls_back_everywhere() -> None:
         assert _allowed(lanes, outcome.safe_set[0]) == [True, False]
     assert outcome.truncated[0]
     assert _allowed(lanes, outcome.next_safe_set[0]) == [True, False]
+
+
+@pytest.mark.parametrize("name", ["success", "is_success"])
+def test_success_is_counted_where_the_environment_tells_of_it(name: str) -> None:
+    class Told(Line):
+        def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+            observation, reward, terminated, truncated, _ = super().step(action)
+            return observation, reward, terminated, truncated, {name: np.bool_(self.time >= 2)}
+
+    def played(env: gym.Env) -> int | None:
+        lanes = Lanes([env], lambda s: np.zeros(0, np.uint8), 1, None)
+        lanes.reset(np.ones(1, bool))
+        return [lanes.step(np.array([0])) for _ in range(3)][-1].finished[0].success_steps
+
+    assert played(Told()) == 2
+    assert played(Line()) is None

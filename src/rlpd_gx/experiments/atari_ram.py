@@ -72,32 +72,16 @@ def run(
     settings: Annotated[str, typer.Option(help="Further settings, as JSON.")] = "{}",
 ) -> None:
     """Train (or go on with) one run and write results/atari-ram/TASK-SEED.json."""
+    from rlpd_gx.experiments.running import finish, write
     from rlpd_gx.loop.presets import preset
-    from rlpd_gx.loop.resume import Saver, resume
-    from rlpd_gx.loop.run_folder import RunFolder
-    from rlpd_gx.loop.task import Task
-    from rlpd_gx.loop.train import Trainer
 
     tried = json.loads(settings)
     command = f"python -m rlpd_gx.experiments.atari_ram run {task} --seed {seed}"
     command += f" --settings '{settings}'" if tried else ""
-    folder = out / f"{name or task}-{seed}"
-    if (folder / "config.json").exists():
-        trainer, save, _ = resume(folder)
-    else:
-        values = COMMON | TASKS[task] | {"seed": seed, "offline": "" if data is None else str(data)} | tried
-        config = preset("sac").with_values(values, task)
-        trainer = Trainer(Task(config), RunFolder.create(folder, config, command))
-        save = Saver(trainer.folder)
-        trainer.begin()
-        save(trainer)
-    result = trainer.train(save)
-    rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-    curve = {row["step"]: row["returns"] for row in rows if row["kind"] == "evaluation"}
-    RESULTS.mkdir(parents=True, exist_ok=True)
-    summary = {"command": command, "settings": trainer.task.config.flat(), "curve": curve, **result}
-    summary["settings"]["offline"] = Path(summary["settings"]["offline"]).name
-    (RESULTS / f"{name or task}-{seed}.json").write_text(json.dumps(summary, indent=1) + "\n")
+    values = COMMON | TASKS[task] | {"seed": seed, "offline": "" if data is None else str(data)} | tried
+    named = f"{name or task}-{seed}"
+    _, summary = finish(out / named, lambda: preset("sac").with_values(values, task), command)
+    write(RESULTS / f"{named}.json", summary)
 
 
 @app.command()

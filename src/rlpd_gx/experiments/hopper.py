@@ -75,28 +75,19 @@ def run(
     steps: Annotated[int, typer.Option()] = 20_000,
 ) -> None:
     """Train (or go on with) one run and write results/hopper/PRESET-SEED.json."""
-    from rlpd_gx.loop.resume import Saver, resume
-    from rlpd_gx.loop.run_folder import RunFolder
-    from rlpd_gx.loop.task import Task
-    from rlpd_gx.loop.train import Trainer
+    from rlpd_gx.experiments.running import finish, write
 
-    folder = out / f"hopper-{preset}-{seed}"
-    if (folder / "config.json").exists():
-        trainer, save, notes = resume(folder)
-        print(*notes, sep="\n")
-    else:
-        config = settings(data, preset, seed, steps)
-        trainer = Trainer(Task(config), RunFolder.create(folder, config, _command(preset, seed, steps)))
-        save = Saver(trainer.folder)
-        trainer.begin()
-        save(trainer)
-    result = trainer.train(save)
+    command = (
+        "python -m rlpd_gx.experiments.hopper run --data hopper-v5-ladder.hdf5 "
+        f"--preset {preset} --seed {seed} --steps {steps}"
+    )
+    trainer, summary = finish(
+        out / f"hopper-{preset}-{seed}", lambda: settings(data, preset, seed, steps), command
+    )
     lanes = [*trainer.lanes.lanes, *trainer.evaluation_lane.lanes]
     counted = [_counter(lane.env).snapshot() for lane in lanes]
-    RESULTS.mkdir(parents=True, exist_ok=True)
-    summary = {"command": _command(preset, seed, steps), **result}
     summary["counted_outside"] = {"training": counted[0], "evaluation": counted[-1]}
-    (RESULTS / f"{preset}-{seed}.json").write_text(json.dumps(summary, indent=1) + "\n")
+    write(RESULTS / f"{preset}-{seed}.json", summary)
 
 
 def settings(data: Path, preset: str, seed: int, steps: int) -> Any:
@@ -131,13 +122,6 @@ def table() -> None:
             f"in evaluation {inside['violations']:,} of {inside['executed']:,}; largest power "
             f"{max(outside['largest'], inside['largest']):.4f}"
         )
-
-
-def _command(preset: str, seed: int, steps: int) -> str:
-    return (
-        "python -m rlpd_gx.experiments.hopper run --data hopper-v5-ladder.hdf5 "
-        f"--preset {preset} --seed {seed} --steps {steps}"
-    )
 
 
 def _counter(env: Any) -> Any:

@@ -54,6 +54,8 @@ class Evaluation:
 
     returns: list[float] = field(default_factory=list)
     lengths: list[int] = field(default_factory=list)
+    success_steps: list[int] = field(default_factory=list)
+    """Of each episode, where the environment tells of success."""
     counts: ShadowCounts = field(default_factory=ShadowCounts)
 
     def row(self) -> dict[str, Any]:
@@ -62,8 +64,13 @@ class Evaluation:
             "returns": self.returns,
             "mean": float(np.mean(self.returns)),
             "lengths": self.lengths,
+            **self._success(),
             **asdict(self.counts),
         }
+
+    def _success(self) -> dict[str, Any]:
+        steps = self.success_steps
+        return {"success_rate": float(np.mean(np.array(steps) > 0)), "success_steps": steps} if steps else {}
 
 
 def evaluate(
@@ -85,5 +92,6 @@ def evaluate(
             for done in outcome.finished:
                 result.returns.append(done.score)
                 result.lengths.append(done.length)
+                result.success_steps += [] if done.success_steps is None else [done.success_steps]
                 finished = True
     return result

@@ -24,6 +24,8 @@ class Finished:
     length: int
     interventions: int
     unsafe_events: int
+    success_steps: int | None
+    """Steps whose info tells of success; None where the environment never says."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,7 +60,12 @@ class Lane:
     def __init__(self, env: gym.Env, index: int) -> None:
         self.env, self.index = env, index
         self.observation: Any = None
+        self.restart()
+
+    def restart(self) -> None:
+        """Count from nothing."""
         self.score, self.length, self.interventions, self.unsafe_events = 0.0, 0, 0, 0
+        self.success_steps: int | None = None
 
     def reset(self, seed: int | None = None) -> None:
         """Begin an episode."""
@@ -77,17 +84,20 @@ class Lane:
         self.length += 1
         self.interventions += verdict is not None and verdict.intervened
         self.unsafe_events += bool(info.get("unsafe_event", False))
+        success = info.get("success", info.get("is_success"))  # as robotics environments name it
+        if success is not None:
+            self.success_steps = (self.success_steps or 0) + bool(success)
         return float(reward), bool(terminated), bool(truncated), info
 
     def finish(self) -> Finished:
         """The episode is over: its counts, which start again."""
-        done = Finished(self.index, self.score, self.length, self.interventions, self.unsafe_events)
-        self.score, self.length, self.interventions, self.unsafe_events = 0.0, 0, 0, 0
+        done = Finished(lane=self.index, **self.counts())
+        self.restart()
         return done
 
     def counts(self) -> dict[str, Any]:
         """The running counts, for a checkpoint."""
-        names = ("score", "length", "interventions", "unsafe_events")
+        names = ("score", "length", "interventions", "unsafe_events", "success_steps")
         return {name: getattr(self, name) for name in names}
 
 

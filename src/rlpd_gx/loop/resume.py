@@ -130,7 +130,8 @@ def _restore_lane(trainer: Trainer, lane: Lane, saved: dict[str, Any]) -> list[s
 
 def _evaluation(row: dict[str, Any]) -> Evaluation:
     counts = {name: row[name] for name in ShadowCounts().__dict__}
-    return Evaluation(list(row["returns"]), list(row["lengths"]), ShadowCounts(**counts))
+    success = list(row.get("success_steps", []))
+    return Evaluation(list(row["returns"]), list(row["lengths"]), success, ShadowCounts(**counts))
 
 
 def load_learner(path: Path) -> tuple[Sac, Lanes]:

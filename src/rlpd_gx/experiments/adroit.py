@@ -1,0 +1,82 @@
+"""Adroit hand: RLPD on demonstrations beside behaviour cloning of them.
+
+    python -m rlpd_gx.experiments.adroit run pen --data adroit-pen-mixed.hdf5 --seed 0
+    python -m rlpd_gx.experiments.adroit run pen-clone --data adroit-pen-mixed.hdf5 --seed 0
+    python -m rlpd_gx.experiments.adroit run door --data adroit-door-expert.hdf5 --seed 0
+    python -m rlpd_gx.experiments.adroit table
+
+No rules here: these runs say what the Learner is worth by itself. An episode of 200 steps succeeds if the environment
+says so in any of them (so are the demonstrations counted); the table also has the stricter "for more than 20 steps".
+"""
+
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+import typer
+
+RESULTS = Path("results/adroit")
+COMMON: dict[str, Any] = {
+    "guard": "none",
+    "backup": "none",
+    "actor": "raw",
+    "ensemble_size": 2,
+    "target_subset": 2,
+    "batch_size": 128,
+    "updates_per_step": 2,
+    "initial_temperature": 0.1,
+    "clone_weight": 0.1,
+    "warm_start_updates": 10_000,
+    "steps": 20_000,
+    "evaluate_every": 5_000,
+    "evaluation_episodes": 25,
+}
+CLONE: dict[str, Any] = {
+    "objective": "clone",
+    "steps": 0,
+    "warm_start_updates": 20_000,
+    "updates_per_step": 1,
+}
+TASKS: dict[str, dict[str, Any]] = {
+    "pen": {"env": "AdroitHandPen-v1"},
+    "pen-clone": {"env": "AdroitHandPen-v1"} | CLONE,
+    "door": {"env": "AdroitHandDoor-v1"},
+    "door-clone": {"env": "AdroitHandDoor-v1"} | CLONE,
+}
+
+app = typer.Typer(help=__doc__, no_args_is_help=True, pretty_exceptions_enable=False)
+
+
+@app.command()
+def run(
+    task: Annotated[str, typer.Argument(help=", ".join(TASKS))],
+    data: Annotated[Path, typer.Option(help="Demonstrations.")],
+    seed: Annotated[int, typer.Option()] = 0,
+    out: Annotated[Path, typer.Option(help="Where run folders go.")] = Path("runs"),
+) -> None:
+    """Train (or go on with) one run and write results/adroit/TASK-SEED.json."""
+    from rlpd_gx.experiments.running import finish, write
+    from rlpd_gx.loop.presets import preset
+
+    command = f"python -m rlpd_gx.experiments.adroit run {task} --data {data.name} --seed {seed}"
+    values = COMMON | TASKS[task] | {"seed": seed, "offline": str(data)}
+    named = f"{task}-{seed}"
+    _, summary = finish(out / f"adroit-{named}", lambda: preset("rlpd-gx").with_values(values, task), command)
+    write(RESULTS / f"{named}.json", summary)
+
+
+@app.command()
+def table() -> None:
+    """What the runs in results/adroit came to."""
+    for file in sorted(RESULTS.glob("*.json")):
+        found = json.loads(file.read_text())
+        steps, returns = (np.array(found["evaluation"][name]) for name in ("success_steps", "returns"))
+        print(
+            f"{file.stem:14} success {(steps > 0).mean():.0%}, for more than 20 steps {(steps > 20).mean():.0%} "
+            f"(of {len(steps)} episodes); return {returns.mean():.0f}"
+        )
+
+
+if __name__ == "__main__":
+    app()
