@@ -133,7 +133,8 @@ class Sac(ABC):
                 metrics = self._update_critics(minibatch, policy, index)
                 self._follow()
         minibatch, index = minibatches[-1], len(minibatches) - 1
-        metrics |= self._update_actor(minibatch, index, self.config.clone_weight * (1 - progress))
+        left = max(1 - progress / self.config.clone_until, 0.0)
+        metrics |= self._update_actor(minibatch, index, self.config.clone_weight * left)
         return {name: float(value.detach()) for name, value in metrics.items()}
 
     def state(self) -> dict[str, Any]:
