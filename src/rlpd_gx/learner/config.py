@@ -58,6 +58,8 @@ class LearnerConfig:
     """Weight of the squared distance to the safe set in the loss of a projected (or continuous masked) actor."""
     ood_penalty: float = 0.0
     """Weight of a conservative term that holds down the values of forbidden and unseen actions."""
+    normalise: bool = False
+    """Centre and scale observations (not images) by rows drawn just before the first update, and stay with that."""
     pixel_features: int = 256
     """What the pixel encoder hands to actor and critics."""
     random_shift: int = 4

@@ -13,6 +13,9 @@ from torch import Tensor, nn
 
 from rlpd_gx.errors import GxError
 
+FARTHEST = 10.0  # spreads from the centre: what calibration never saw must not drown all else
+SMALLEST = 1e-5  # a spread below this is rounding
+
 
 class Ensemble(nn.Module):
     """`members` multi-layer perceptrons whose parameters are stacked: one batched product for each layer."""
@@ -45,15 +48,29 @@ class Ensemble(nn.Module):
 
 
 class FlatEncoder(nn.Module):
-    """Observations as they are, in one row; whole numbers in the unit of their range."""
+    """Observations in one row, whole numbers in the unit of their range; centred and scaled once `calibrate` was."""
+
+    centre: Tensor
+    spread: Tensor
 
     def __init__(self, space: gym.Space) -> None:
         super().__init__()
         self.scale = _scale(space)
         self.features = int(gym.spaces.flatdim(space))
+        self.register_buffer("centre", torch.zeros(self.features))
+        self.register_buffer("spread", torch.ones(self.features))
 
     def forward(self, observation: Any) -> Tensor:
         """[B, ...], or a dict of such -> [B, features]."""
+        return ((self._flat(observation) - self.centre) / self.spread).clamp(-FARTHEST, FARTHEST)
+
+    def calibrate(self, observations: Sequence[Any]) -> None:
+        """Let these observations [B, ...] each have mean 0 and spread 1; what never changes keeps its unit."""
+        rows = torch.cat([self._flat(observation) for observation in observations])
+        spread, self.centre = torch.std_mean(rows, dim=0)
+        self.spread = torch.where(spread > SMALLEST, spread, 1.0)
+
+    def _flat(self, observation: Any) -> Tensor:
         if isinstance(observation, Mapping):
             parts = [observation[key].flatten(1).float() * self.scale[key] for key in sorted(observation)]
             return torch.cat(parts, dim=1)

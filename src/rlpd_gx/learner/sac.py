@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from rlpd_gx.errors import GxError
 from rlpd_gx.learner.config import LearnerConfig
-from rlpd_gx.learner.networks import Ensemble, PixelEncoder, encoder_for, random_shift
+from rlpd_gx.learner.networks import Ensemble, FlatEncoder, PixelEncoder, encoder_for, random_shift
 from rlpd_gx.safe_sets import Spec
 from rlpd_gx.types import Array, Batch
 
@@ -119,6 +119,12 @@ class Sac(ABC):
         """How likely the guarded policy takes each action [n] (continuous: density for each component)."""
         features = self.encode(self._tensors(observation))
         return self._probability(features, self._tensors(action), safe_set).cpu().numpy()
+
+    def calibrate(self, observations: Sequence[Any]) -> None:
+        """Centre and scale what networks see by these observations [B, ...], from now on."""
+        if isinstance(self.critic["encoder"], FlatEncoder):
+            self.critic["encoder"].calibrate([self._tensors(rows) for rows in observations])
+            self.target["encoder"].load_state_dict(self.critic["encoder"].state_dict())
 
     def update(self, batch: Batch, *, progress: float = 0.0) -> dict[str, float]:
         """Learn from [U, B] transitions: U critic updates, then one of actor and temperature.

@@ -23,6 +23,7 @@ from rlpd_gx.replay.hybrid import Hybrid
 from rlpd_gx.replay.ring import Ring
 from rlpd_gx.types import Array, Batch
 
+CALIBRATION_BLOCKS = 50
 EVALUATION_SEED = 1_000_000  # evaluations begin from states that training never begins from
 
 
@@ -112,8 +113,15 @@ class Trainer:
         blocks, self.owed_updates = divmod(self.owed_updates, data.update_every)
         return blocks
 
+    def calibrate(self) -> None:
+        """Tell the learner what observations are like."""
+        blocks = [self.hybrid.sample(self.dss(self.step)) for _ in range(CALIBRATION_BLOCKS)]
+        self.learner.calibrate([_rows(block.observation) for block in blocks])
+
     def learn(self, batch: Batch) -> None:
         """One block of updates; a block that is not finite is kept for whoever looks into it."""
+        if self.updates == 0 and self.task.config.learner.normalise:
+            self.calibrate()
         try:
             progress = min(self.step / max(self.task.config.run.steps, 1), 1.0)
             self.window.learned(self.learner.update(batch, progress=progress))
@@ -361,3 +369,10 @@ def _arrays(batch: Batch, minibatch: int) -> dict[str, Array]:
         elif isinstance(value, dict):
             arrays |= {f"{name}/{key}": part[minibatch] for key, part in value.items()}
     return arrays
+
+
+def _rows(observation: Any) -> Any:
+    """Observations [U, B, ...] as rows [U * B, ...]."""
+    if isinstance(observation, dict):
+        return {key: _rows(part) for key, part in observation.items()}
+    return observation.reshape(-1, *observation.shape[2:])
