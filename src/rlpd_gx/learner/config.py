@@ -22,6 +22,8 @@ class LearnerConfig:
     """Of actor, critics and temperature (Adam)."""
     target_rate: float = 0.005
     """How fast target critics follow."""
+    actor_updates: int = 1
+    """Updates of actor and temperature in a block of critic updates, spread evenly."""
     max_gradient_norm: float = 0.0
     """Clip the norm of the critics' and the actor's gradient; 0 leaves it."""
     backup: Literal["renormalise", "project", "none"] = "renormalise"
@@ -73,6 +75,7 @@ class LearnerConfig:
             )
         for name in (
             "ensemble_size",
+            "actor_updates",
             "learning_rate",
             "target_rate",
             "initial_temperature",

@@ -127,20 +127,21 @@ class Sac(ABC):
             self.target["encoder"].load_state_dict(self.critic["encoder"].state_dict())
 
     def update(self, batch: Batch, *, progress: float = 0.0) -> dict[str, float]:
-        """Learn from [U, B] transitions: U critic updates, then one of actor and temperature.
+        """Learn from [U, B] transitions: U critic updates, among them `actor_updates` of actor and temperature.
 
         `progress` is the share of the run that is over: what helps at its beginning fades with it.
         """
-        metrics: dict[str, Any] = {}
         minibatches = [self._minibatch(batch, index) for index in range(len(batch.reward))]
-        if self.config.objective == "value":
-            ahead = self._next_policies(minibatches)
-            for index, (minibatch, policy) in enumerate(zip(minibatches, ahead, strict=True)):
-                metrics = self._update_critics(minibatch, policy, index)
-                self._follow()
-        minibatch, index = minibatches[-1], len(minibatches) - 1
         left = max(1 - progress / self.config.clone_until, 0.0)
-        metrics |= self._update_actor(minibatch, index, self.config.clone_weight * left)
+        metrics: dict[str, Any] = {}
+        for part in _parts(len(minibatches), self.config.actor_updates):
+            if self.config.objective == "value":
+                # the actor stays as it is within a part, so what it does next is drawn at once
+                ahead = self._next_policies([minibatches[index] for index in part])
+                for index, policy in zip(part, ahead, strict=True):
+                    metrics |= self._update_critics(minibatches[index], policy, index)
+                    self._follow()
+            metrics |= self._update_actor(minibatches[part[-1]], part[-1], self.config.clone_weight * left)
         return {name: float(value.detach()) for name, value in metrics.items()}
 
     def state(self) -> dict[str, Any]:
@@ -232,7 +233,7 @@ class Sac(ABC):
 
     @torch.no_grad()
     def _next_policies(self, minibatches: Sequence[Minibatch]) -> list[Any]:
-        """What the policy does next in each minibatch; all at once, since the actor stays as it is in a block."""
+        """What the policy does next in each minibatch."""
         features = [self.encode(self._augmented(batch.next_observation)) for batch in minibatches]
         safe_sets = np.concatenate([batch.next_safe_set for batch in minibatches])
         policy = self._next_policy(torch.cat(features), safe_sets)
@@ -379,6 +380,12 @@ class Sac(ABC):
         if isinstance(self.critic["encoder"], PixelEncoder):
             return random_shift(observation, self.config.random_shift, self.generator)
         return observation
+
+
+def _parts(count: int, parts: int) -> list[range]:
+    """0 ... count - 1 in so many runs, as equal as can be; none is empty."""
+    parts = min(parts, count)
+    return [range(i * count // parts, (i + 1) * count // parts) for i in range(parts)]
 
 
 def _at(value: Any, index: int, axis: int = 1) -> Any:
