@@ -1,0 +1,99 @@
+"""What an update does besides its targets: how often the actor learns, what cloning weighs, what networks see."""
+
+from collections import Counter
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import torch
+from batches import batch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rlpd_gx.learner import LearnerConfig, SacContinuous, SacDiscrete
+from rlpd_gx.learner.sac import _parts
+
+OBSERVATION = gym.spaces.Box(-np.inf, np.inf, (3,), np.float32)
+CONFIG = {"backup": "none", "actor": "raw", "ensemble_size": 2, "hidden_sizes": (16,)}
+
+
+def _learner(**settings: Any) -> SacContinuous:
+    config = LearnerConfig(**(CONFIG | settings))
+    return SacContinuous(config, OBSERVATION, gym.spaces.Box(-1, 1, (2,), np.float32))
+
+
+def _block(updates: int, *, online: bool = True) -> Any:
+    random, count = np.random.default_rng(0), updates * 8
+    observation, following = random.normal(size=(2, count, 3)).astype(np.float32)
+    action = random.uniform(-1, 1, (count, 2)).astype(np.float32)
+    made = batch(observation, action, np.ones(count), following, np.full(count, 0.9), updates=updates)
+    made.is_online[...] = online
+    return made
+
+
+@given(st.integers(1, 40), st.integers(1, 40))
+def test_parts_are_even_and_leave_nothing_out(count: int, parts: int) -> None:
+    found = _parts(count, parts)
+    assert [i for part in found for i in part] == list(range(count))
+    assert len(found) == min(parts, count)
+    assert max(map(len, found)) - min(map(len, found)) <= 1
+
+
+@pytest.mark.parametrize(("updates", "actor_updates", "expected"), [(6, 1, 1), (6, 3, 3), (2, 5, 2)])
+def test_the_actor_learns_as_often_as_asked(updates: int, actor_updates: int, expected: int) -> None:
+    learner, steps = _learner(actor_updates=actor_updates), Counter[str]()
+    for name, optimiser in learner.optimisers.items():
+        optimiser.register_step_post_hook(lambda *_, name=name: steps.update([name]))
+    learner.update(_block(updates))
+    assert steps == {"critic": updates, "actor": expected, "temperature": expected}
+
+
+def test_cloning_counts_offline_rows_only_and_is_over_when_it_should_be() -> None:
+    def loss(progress: float, online: bool, weight: float) -> float:
+        learner = _learner(clone_weight=weight, clone_until=0.5)
+        return learner.update(_block(1, online=online), progress=progress)["actor_loss"]
+
+    plain = loss(0.0, False, 0.0)
+    assert loss(0.0, False, 1.0) != plain
+    assert loss(0.25, False, 1.0) != loss(0.0, False, 1.0)
+    assert loss(0.5, False, 1.0) == loss(0.9, False, 1.0) == plain
+    assert loss(0.0, True, 1.0) == plain
+
+
+def test_calibrated_observations_have_mean_0_and_spread_1() -> None:
+    learner = _learner(normalise=True)
+    random = np.random.default_rng(0)
+    rows = (random.normal(size=(500, 3)) * [30, 0.01, 0] + [5, -2, 7]).astype(np.float32)
+    learner.calibrate([rows[:200], rows[200:]])
+    seen = learner.encode(torch.as_tensor(rows))
+    assert torch.allclose(seen.mean(dim=0), torch.zeros(3), atol=1e-3)
+    assert torch.allclose(seen[:, :2].std(dim=0), torch.ones(2), atol=1e-3)
+    assert torch.equal(learner.target["encoder"](torch.as_tensor(rows)), seen)
+    assert learner.encode(torch.full((1, 3), 1e9)).max() <= 10  # what was never seen does not drown all else
+
+
+def test_calibration_survives_a_checkpoint_and_an_export() -> None:
+    learner = _learner(normalise=True)
+    rows = np.random.default_rng(0).normal(3, 5, (100, 3)).astype(np.float32)
+    learner.calibrate([rows])
+    again, policy = _learner(normalise=True), _learner(normalise=True)
+    again.load_state(learner.state())
+    policy.load_policy_state(learner.policy_state())
+    for other in (again, policy):
+        assert torch.equal(other.encode(torch.as_tensor(rows)), learner.encode(torch.as_tensor(rows)))
+        assert np.array_equal(other.act(rows, explore=False), learner.act(rows, explore=False))
+
+
+def test_dict_observations_are_calibrated_in_one_row() -> None:
+    space = gym.spaces.Dict({"b": gym.spaces.Box(0, 255, (2,), np.uint8), "a": gym.spaces.Box(-9, 9, (1,))})
+    learner = SacDiscrete(LearnerConfig(**CONFIG), space, gym.spaces.Discrete(2))
+    random = np.random.default_rng(0)
+    rows = {
+        "a": random.normal(4, 2, (300, 1)).astype(np.float32),
+        "b": random.integers(0, 99, (300, 2), np.uint8),
+    }
+    learner.calibrate([rows])
+    seen = learner.encode({key: torch.as_tensor(part) for key, part in rows.items()})
+    assert torch.allclose(seen.mean(dim=0), torch.zeros(3), atol=1e-3)
+    assert torch.allclose(seen.std(dim=0), torch.ones(3), atol=1e-3)
