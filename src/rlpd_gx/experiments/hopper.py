@@ -17,16 +17,23 @@ import typer
 
 LIMIT, TOLERANCE = 10.0, 1e-6
 RESULTS = Path("results/hopper")
-BUDGET: dict[
-    str, Any
-] = {  # what all presets share, so that the guard is the difference; see results/hopper.txt
+# What all presets share, so that the guard is the difference. Chosen on seed 11; seeds 0 to 2 came after.
+BUDGET: dict[str, Any] = {
     "ensemble_size": 2,
     "target_subset": 2,
     "updates_per_step": 4,
-    "mix": "constant",
     "batch_size": 128,
     "initial_temperature": 0.1,
     "backup_entropy": "none",
+    "normalise": True,
+    "sampler": "span",
+    "interval_low": 3,
+    "interval_high": 3,
+    "mix": "constant",
+    "mix_high": 0.8,
+    "clone_weight": 0.03,
+    "clone_until": 0.15,
+    "warm_start_updates": 10_000,
 }
 
 
