@@ -3,6 +3,7 @@
 import json
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -10,6 +11,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import h5py
 import numpy as np
 import pytest
 
@@ -20,6 +22,7 @@ from rlpd_gx.loop.run_folder import RunFolder
 from rlpd_gx.loop.task import Task
 from rlpd_gx.loop.train import Trainer
 
+EXAMPLE = Path(__file__).parents[2] / "examples" / "hopper-v5-early.hdf5"
 TINY: dict[str, Any] = {
     "steps": 200, "updates_per_step": 1, "batch_size": 16, "hidden_sizes": "16,16", "ensemble_size": 3,
     "learning_starts": 20, "evaluate_every": 80, "evaluation_episodes": 1, "checkpoint_every": 30, "log_every": 20,
@@ -167,6 +170,18 @@ def test_changed_rules_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     (tmp_path / "my_rules.py").write_text(RULES.format(limit=0.25))
     os.utime(tmp_path / "my_rules.py", (0, 0))  # or Python would take the compiled file of the same second
     with pytest.raises(GxError, match="my_rules:limit have changed"):
+        resume(run)
+
+
+def test_other_offline_data_is_refused(tmp_path: Path) -> None:
+    data, run = tmp_path / "data.hdf5", tmp_path / "run"
+    shutil.copy(EXAMPLE, data)
+    trainer, saver = _trainer(run, env="Hopper-v5", offline=str(data), backup="none", actor="raw", steps=20)
+    trainer.train(saver)
+    resume(run)
+    with h5py.File(data, "r+") as file:
+        file["rewards"][100] += 1
+    with pytest.raises(GxError, match="hdf5 is not what the run began with"):
         resume(run)
 
 

@@ -1,5 +1,6 @@
 """Saving a run and going on with it, bit for bit where the environments can be restored."""
 
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +46,11 @@ def resume(path: Path, watchers: tuple[Watcher, ...] = ()) -> tuple[Trainer, Sav
     loaded = saver.checkpoints.load()
     state, notes = loaded.state, list(loaded.notes)
     _refuse_other_rules(path, task, state)
+    if state["offline_digest"] != _offline_digest(task):
+        raise GxError(
+            f"{path}: the offline data {config.run.offline} is not what the run began with; restore it, or "
+            "begin a new run"
+        )
     trainer = Trainer(task, folder, watchers)
     folder.cut(state["offsets"])  # after the audits have said that they begin: they go on instead
     trainer.learner.load_state(state["learner"])
@@ -71,11 +77,22 @@ def _refuse_other_rules(path: Path, task: Task, state: dict[str, Any]) -> None:
         )
 
 
+def _offline_digest(task: Task) -> str | None:
+    """What tells offline data from other data: its actions, rewards and ends."""
+    if task.offline is None:
+        return None
+    line, digest = task.offline.timeline, sha256()
+    for column in (line.executed_action, line.reward, line.is_step):
+        digest.update(np.ascontiguousarray(column).tobytes())
+    return digest.hexdigest()
+
+
 def _state(trainer: Trainer, segments: Segments) -> dict[str, Any]:
     guardian = trainer.task.example.guardian
     evaluation = trainer.last_evaluation
     return {
         "rules_fingerprint": None if guardian is None else guardian.fingerprint,
+        "offline_digest": _offline_digest(trainer.task),
         "offsets": trainer.folder.offsets(),
         "learner": trainer.learner.state(),
         "segments": segments.names,

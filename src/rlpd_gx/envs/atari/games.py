@@ -86,7 +86,8 @@ class Game:
     end_counts: bool = True  # the last life shows as the end of the game; if not, it was counted before
     dying: tuple[Flag, ...] = ()  # any of them; empty where none was found
     resources: tuple[Resource, ...] = ()
-    depth: int = 0  # steps to look ahead
+    depth: int = 0  # steps to look ahead, as the flag asks for
+    horizon: int = 0  # look at least so far, where traps close earlier than that
     evidence: Evidence = Evidence()
 
     @property
@@ -174,7 +175,14 @@ _TABLE = (
     Game("Kangaroo", 18, dying=(Flag(54, (1,)),), depth=9, evidence=Evidence(1.0, 1.0, 200, 24)),
     Game("Krull", 18, dying=(Flag(17, span(105, 120)),), depth=64, evidence=Evidence(1.0, 0.5652, 49, 128)),
     Game("KungFuMaster", 14, dying=(Flag(34, (1,)),), depth=20, evidence=Evidence(1.0, 1.0, 198, 12)),
-    Game("MsPacman", 9, dying=(Flag(39, span(73, 83)),), depth=8, evidence=Evidence(1.0, 1.0, 200, 20)),
+    Game(
+        "MsPacman",
+        9,
+        dying=(Flag(39, span(73, 83)),),
+        depth=8,
+        horizon=36,
+        evidence=Evidence(1.0, 1.0, 200, 20),
+    ),
     Game(
         "Pong",
         6,

@@ -80,7 +80,7 @@ def _place(ale: Any, moment: Moment, unsafe: bool) -> Place:
 def default_depth(game: Game) -> int:
     """How far to look ahead: further where the flag misses some deaths, and where something runs out."""
     near = (not game.dying or game.evidence.recall >= RELIABLE_RECALL) and not game.resources
-    return min(max(DEPTH_STEPS if near else FAR_DEPTH_STEPS, game.depth), MOST_DEPTH_STEPS)
+    return min(max(DEPTH_STEPS if near else FAR_DEPTH_STEPS, game.depth, game.horizon), MOST_DEPTH_STEPS)
 
 
 class Lookahead(rules.Lookahead):
