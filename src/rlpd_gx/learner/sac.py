@@ -218,16 +218,16 @@ class Sac(ABC):
         """What the guarded policy does in B states: a named tuple of tensors [B, ...], one of them `uncertainty`."""
 
     @abstractmethod
-    def _expected(self, features: Tensor, policy: Any) -> Tensor:
-        """Value [B] of a next policy under the target critics, its entropy left out."""
+    def _expected(self, features: Tensor, policy: Any, members: Tensor | None) -> Tensor:
+        """Value [B] of a next policy under some of the target critics, its entropy left out."""
 
     @abstractmethod
     def _actor_loss(self, features: Tensor, safe_set: Array) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
         """The actor's loss, entropy minus target entropy of each state (NaN: none) [B], and metrics."""
 
     @abstractmethod
-    def _target_at(self, features: Tensor, action: Tensor) -> Tensor:
-        """Value of an action under the target critics [B]."""
+    def _target_at(self, features: Tensor, action: Tensor, members: Tensor | None) -> Tensor:
+        """Value of an action under some of the target critics [B]."""
 
     # --- the update --------------------------------------------------------------------------------------
 
@@ -246,11 +246,11 @@ class Sac(ABC):
         The actor sees the features it acts on (those of the critics, if not given otherwise).
         """
         policy = self._next_policy(features if actor_features is None else actor_features, safe_set)
-        return self._soft_value(features, policy)
+        return self._soft_value(features, policy, self._subset())
 
-    def _soft_value(self, features: Tensor, policy: Any) -> Tensor:
+    def _soft_value(self, features: Tensor, policy: Any, members: Tensor | None) -> Tensor:
         uncertainty = self.config.entropy_sign * self.temperature * policy.uncertainty
-        return self._expected(features, policy) + uncertainty
+        return self._expected(features, policy, members) + uncertainty
 
     def _update_critics(self, batch: Minibatch, next_policy: Any, index: int) -> dict[str, Tensor]:
         with torch.no_grad():
@@ -289,13 +289,16 @@ class Sac(ABC):
 
     def _target(self, batch: Minibatch, next_policy: Any) -> Tensor:
         """r + gamma V(s') [B], or its corrected multi-step form."""
-        value = self._soft_value(self.target["encoder"](self._augmented(batch.next_observation)), next_policy)
+        members, seen = self._subset(), self._augmented(batch.next_observation)
+        value = self._soft_value(self.target["encoder"](seen), next_policy, members)
         if batch.steps is None:
             # a terminal state has no value, not even 0 times infinity
             return batch.reward + torch.where(batch.discount > 0, batch.discount * value, 0.0)
-        return self._tree_backup(batch, batch.steps, value)
+        return self._tree_backup(batch, batch.steps, value, members)
 
-    def _tree_backup(self, batch: Minibatch, steps: Mapping[str, Any], value: Tensor) -> Tensor:
+    def _tree_backup(
+        self, batch: Minibatch, steps: Mapping[str, Any], value: Tensor, members: Tensor | None
+    ) -> Tensor:
         """Backwards through the span: each later step counts as far as the policy would have taken it."""
         length = torch.as_tensor(batch.span_length, device=self.device)
         result = value
@@ -306,8 +309,8 @@ class Sac(ABC):
                 seen, safe_set = self._augmented(_at(steps["observation"], k)), steps["safe_set"][:, k]
                 features, actor_features = self.target["encoder"](seen), self.encode(seen)
                 probability = self._probability(actor_features, steps["action"][:, k], safe_set)
-                q = self._target_at(features, steps["action"][:, k])
-                local = self.next_value(features, safe_set, actor_features)
+                q = self._target_at(features, steps["action"][:, k], members)
+                local = self._soft_value(features, self._next_policy(actor_features, safe_set), members)
                 here = local + probability * (here - q)
             result = torch.where(k < length, here, result)
         return result

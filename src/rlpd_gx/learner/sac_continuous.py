@@ -141,16 +141,17 @@ class SacContinuous(Sac):
             uncertainty = torch.where(none, self._uncertainty_outside(log_density[0]), uncertainty)
         return NextActions(action.transpose(0, 1), weight.T, uncertainty)
 
-    def _expected(self, features: Tensor, policy: NextActions) -> Tensor:
-        return (policy.weight.T * self._target_q(features, policy.action.transpose(0, 1))).sum(dim=0)
+    def _expected(self, features: Tensor, policy: NextActions, members: Tensor | None) -> Tensor:
+        values = self._target_q(features, policy.action.transpose(0, 1), members)
+        return (policy.weight.T * values).sum(dim=0)
 
     def _uncertainty_outside(self, log_density: Tensor) -> Tensor:
         """What a projected action, which has no density, contributes."""
         return -log_density if self.config.projected_entropy == "proposal" else torch.zeros_like(log_density)
 
-    def _target_q(self, features: Tensor, action: Tensor) -> Tensor:
+    def _target_q(self, features: Tensor, action: Tensor, members: Tensor | None) -> Tensor:
         """Least target value of actions [B, d] or [K, B, d] -> [B] or [K, B]."""
-        return self._least(self._q(self.target, features, action, self._subset()))
+        return self._least(self._q(self.target, features, action, members))
 
     def _q(self, critic: Any, features: Tensor, action: Tensor, members: Tensor | None = None) -> Tensor:
         """Q of critics: features [B, f], actions [B, d] or [K, B, d] -> [N, B] or [N, K, B]."""
@@ -190,8 +191,8 @@ class SacContinuous(Sac):
     def _log_likelihood(self, features: Tensor, action: Tensor) -> Tensor:
         return self.log_density(features, self._normalised(action))
 
-    def _target_at(self, features: Tensor, action: Tensor) -> Tensor:
-        return self._target_q(features, self._normalised(action))
+    def _target_at(self, features: Tensor, action: Tensor, members: Tensor | None) -> Tensor:
+        return self._target_q(features, self._normalised(action), members)
 
     # --- between [-1, 1] and the environment's units -----------------------------------------------------
 

@@ -83,8 +83,8 @@ class SacDiscrete(Sac):
         policy = self._policy(self.actor(features)[0], safe_set)
         return NextPolicy(policy, entropy(policy.log()))
 
-    def _expected(self, features: Tensor, policy: NextPolicy) -> Tensor:
-        return expectation(policy.probability, self._least(self.target["ensemble"](features, self._subset())))
+    def _expected(self, features: Tensor, policy: NextPolicy, members: Tensor | None) -> Tensor:
+        return expectation(policy.probability, self._least(self.target["ensemble"](features, members)))
 
     def _actor_loss(self, features: Tensor, safe_set: Array) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
         allowed = self._allowed(safe_set)
@@ -119,8 +119,8 @@ class SacDiscrete(Sac):
     def _log_likelihood(self, features: Tensor, action: Tensor) -> Tensor:
         return log_policy(self.actor(features)[0], None).gather(-1, self._index(action))[:, 0]
 
-    def _target_at(self, features: Tensor, action: Tensor) -> Tensor:
-        q = self._least(self.target["ensemble"](features, self._subset()))
+    def _target_at(self, features: Tensor, action: Tensor, members: Tensor | None) -> Tensor:
+        q = self._least(self.target["ensemble"](features, members))
         return q.gather(-1, self._index(action))[:, 0]
 
     def _index(self, action: Tensor) -> Tensor:
