@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 import rlpd_gx as gx
 from rlpd_gx.learner import LearnerConfig, SacContinuous, SacDiscrete
+from rlpd_gx.learner.sac import Minibatch
 
 N, B, OBS = 5, 24, 4
 SPACE = gym.spaces.Box(-1, 1, (OBS,), np.float32)
@@ -98,6 +99,60 @@ def test_discrete_values(backup: Any, sign: Any, untested: Any, embedded: bool) 
         policy = _slow_policy(logits[row], _counted(masks, row, untested), backup, embedding)
         expected = sum(p * x for p, x in zip(policy, q[row], strict=True)) + factor * _entropy(policy)
         assert value[row] == pytest.approx(expected, abs=1e-5)
+
+
+@pytest.mark.parametrize("backup", ["renormalise", "project", "none"])
+def test_tree_backup(backup: Any) -> None:
+    """Later steps of a span count as far as the guarded policy would have taken them."""
+    generator, most = np.random.default_rng(1), 3
+    here = [_masks(generator) for _ in range(most)]
+    after = _masks(generator)
+    learner = _discrete(replace(CONFIG, backup=backup), after)
+
+    def states() -> torch.Tensor:
+        return torch.tensor(generator.normal(size=(B, OBS)) * 3, dtype=torch.float32)
+
+    seen, following = [states() for _ in range(most)], states()
+    action, length = generator.integers(N, size=(B, most)), generator.integers(1, most + 1, B)
+    reward, discount = generator.uniform(0.1, 1, (2, B, most)).astype(np.float32)
+    discount[7, 0] = 0.0  # the episode ended at once
+    minibatch = Minibatch(
+        observation=seen[0],
+        next_observation=following,
+        action=torch.tensor(action[:, 0]),
+        reward=torch.zeros(B),
+        discount=torch.zeros(B),
+        safe_set=here[0].encode(),
+        next_safe_set=after.encode(),
+        span_length=length,
+        is_online=torch.ones(B, dtype=torch.bool),
+        steps={
+            "observation": torch.stack(seen, dim=1),
+            "safe_set": np.stack([mask.encode() for mask in here], axis=1),
+            "action": torch.tensor(action),
+            "reward": torch.tensor(reward),
+            "discount": torch.tensor(discount),
+        },
+    )
+    with torch.no_grad():
+        target = learner._target(minibatch, learner._next_policy(following, after.encode()))
+        logits = [learner.actor(x)[0].double().tolist() for x in (*seen, following)]
+        q = [learner.target["ensemble"](x).min(dim=0).values.double().tolist() for x in (*seen, following)]
+
+    def policy_and_value(k: int, mask: gx.Mask, row: int) -> tuple[list[float], float]:
+        policy = _slow_policy(logits[k][row], _counted(mask, row, "allowed"), backup, EMBEDDING)
+        value = sum(p * x for p, x in zip(policy, q[k][row], strict=True))
+        return policy, value + 0.3 * _entropy(policy)
+
+    for row in range(B):
+        value = policy_and_value(most, after, row)[1]
+        for k in reversed(range(length[row])):
+            value = float(reward[row, k]) + float(discount[row, k]) * value
+            if k:
+                policy, local = policy_and_value(k, here[k], row)
+                taken = action[row, k]
+                value = local + policy[taken] * (value - q[k][row][taken])
+        assert target[row] == pytest.approx(value, abs=1e-4)
 
 
 @pytest.mark.parametrize("actor", ["raw", "masked", "projected"])
