@@ -17,6 +17,7 @@ import typer
 
 LIMIT, TOLERANCE = 10.0, 1e-6
 RESULTS = Path("results/hopper")
+STUDENT = {2: 12.706, 3: 4.303, 4: 3.182, 5: 2.776}  # 97.5% points of Student's t, by the number of seeds
 # What all presets share, so that the guard is the difference. Chosen on seed 11; seeds 0 to 2 came after.
 BUDGET: dict[str, Any] = {
     "ensemble_size": 2,
@@ -119,15 +120,28 @@ def settings(data: Path, preset: str, seed: int, steps: int) -> Any:
 @app.command()
 def table() -> None:
     """What the runs in results/hopper came to."""
+    means: dict[str, list[float]] = {}
     for file in sorted(RESULTS.glob("*.json")):
         found = json.loads(file.read_text())
         returns = np.array(found["evaluation"]["returns"])
         outside, inside = found["counted_outside"]["training"], found["counted_outside"]["evaluation"]
+        means.setdefault(found["preset"], []).append(float(returns.mean()))
         print(
             f"{file.stem:14} return {returns.mean():7.1f} (of {len(returns)} episodes: {returns.min():.0f} to "
             f"{returns.max():.0f}); broken in training {outside['violations']:,} of {outside['executed']:,} steps, "
             f"in evaluation {inside['violations']:,} of {inside['executed']:,}; largest power "
             f"{max(outside['largest'], inside['largest']):.4f}"
+        )
+    for preset, values in means.items():
+        interval = ""
+        if len(values) in STUDENT:
+            half = STUDENT[len(values)] * float(np.std(values, ddof=1)) / len(values) ** 0.5
+            interval = (
+                f", 95% interval {np.mean(values) - half:.0f} to {np.mean(values) + half:.0f} (Student's t)"
+            )
+        print(
+            f"{preset:14} {np.mean(values):7.1f}, mean over {len(values)} seeds ({min(values):.0f} to "
+            f"{max(values):.0f}){interval}"
         )
 
 
