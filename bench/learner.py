@@ -11,6 +11,7 @@ import platform
 import shutil
 import tempfile
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import gymnasium as gym
@@ -27,6 +28,7 @@ from rlpd_gx.loop.train import Trainer
 from rlpd_gx.types import Batch
 
 CRITICS, HIDDEN, BATCH, OBSERVATION, ACTION = 10, 256, 256, 17, 6
+UPDATES = 10  # in a block
 
 
 def block(updates):
@@ -59,14 +61,9 @@ def timed(function):
     return time.perf_counter() - start
 
 
-def critic(console, threads):
-    torch.set_num_threads(threads)
-    config = LearnerConfig(ensemble_size=CRITICS, backup="none", actor="raw")
-    space = gym.spaces.Box(-1, 1, (OBSERVATION,), np.float32)
-    learner = SacContinuous(config, space, gym.spaces.Box(-1, 1, (ACTION,), np.float32))
-    updates = 10
-    batch = block(updates)
-    minibatches = [learner._minibatch(batch, i) for i in range(updates)]
+def updates_of(learner, batch):
+    """A block of critic updates, the next policies they need included."""
+    minibatches = [learner._minibatch(batch, i) for i in range(UPDATES)]
 
     def update():
         ahead = learner._next_policies(minibatches)
@@ -74,18 +71,30 @@ def critic(console, threads):
             learner._update_critics(minibatch, policy, i)
             learner._follow()
 
+    return update
+
+
+def critic(console, threads):
+    torch.set_num_threads(threads)
+    plain = LearnerConfig(ensemble_size=CRITICS, backup="none", actor="raw")
+    spaces = [gym.spaces.Box(-1, 1, (size,), np.float32) for size in (OBSERVATION, ACTION)]
+    batch, gflops = block(UPDATES), UPDATES * gflops_of_update(plain.target_subset)
     left, right = torch.randn(2, CRITICS, HIDDEN, HIDDEN)
-    plain = torch.randn(2048, 2048)
+    square = torch.randn(2048, 2048)
+    products = "batched products 10 x 256^3"
     rivals = {
-        "critic update": (update, updates * gflops_of_update(config.target_subset)),
-        "batched products 10 x 256^3": (
-            lambda: [left @ right for _ in range(20)],
-            20 * CRITICS * 2 * HIDDEN**3 / 1e9,
+        "critic update": (updates_of(SacContinuous(plain, *spaces), batch), gflops),
+        "critic update, compiled": (
+            updates_of(SacContinuous(replace(plain, compile=True), *spaces), batch),
+            gflops,
         ),
-        "plain product 2048^3": (lambda: plain @ plain, 2 * 2048**3 / 1e9),
+        products: (lambda: [left @ right for _ in range(20)], 20 * CRITICS * 2 * HIDDEN**3 / 1e9),
+        "plain product 2048^3": (lambda: square @ square, 2 * 2048**3 / 1e9),
     }
+    for function, _ in rivals.values():
+        function()  # compiles, and wakes the caches
     times = {name: [] for name in rivals}
-    for _ in range(9):
+    for _ in range(15):
         for name, (function, _) in rivals.items():
             times[name].append(timed(function))
     speed = {name: rivals[name][1] / min(t) for name, t in times.items()}
@@ -96,8 +105,8 @@ def critic(console, threads):
     for heading in ("", "GFLOPS", "share of the batched products", "updates/s"):
         table.add_column(heading, justify="left" if not heading else "right")
     for name, value in speed.items():
-        rate = f"{updates / min(times[name]):.1f}" if name == "critic update" else ""
-        table.add_row(name, f"{value:.1f}", f"{value / speed['batched products 10 x 256^3']:.0%}", rate)
+        rate = f"{UPDATES / min(times[name]):.1f}" if name.startswith("critic") else ""
+        table.add_row(name, f"{value:.1f}", f"{value / speed[products]:.0%}", rate)
     console.print(table)
 
 

@@ -11,6 +11,7 @@ from batches import batch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rlpd_gx.errors import GxError
 from rlpd_gx.learner import LearnerConfig, SacContinuous, SacDiscrete
 from rlpd_gx.learner.sac import _parts
 
@@ -97,3 +98,19 @@ def test_dict_observations_are_calibrated_in_one_row() -> None:
     seen = learner.encode({key: torch.as_tensor(part) for key, part in rows.items()})
     assert torch.allclose(seen.mean(dim=0), torch.zeros(3), atol=1e-3)
     assert torch.allclose(seen.std(dim=0), torch.ones(3), atol=1e-3)
+
+
+@pytest.mark.long
+def test_compiled_critics_learn_the_same() -> None:
+    plain, compiled = _learner(), _learner(compile=True)
+    for _ in range(3):
+        metrics = [learner.update(_block(2)) for learner in (plain, compiled)]
+    assert metrics[0] == pytest.approx(metrics[1], rel=1e-4, abs=1e-5)
+    assert plain.state()["critic"].keys() == compiled.state()["critic"].keys()
+
+
+def test_without_a_compiler_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "")
+    monkeypatch.delenv("CXX", raising=False)
+    with pytest.raises(GxError, match="C\\+\\+ compiler"):
+        _learner(compile=True)

@@ -1,6 +1,8 @@
 """Networks: an ensemble in stacked parameters, and what turns observations into features."""
 
 import math
+import os
+import shutil
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Any
@@ -105,6 +107,13 @@ class PixelEncoder(nn.Module):
         for layer in self.convolutions:
             x = F.relu_(layer(x))
         return x.flatten(1)
+
+
+def compiled(module: nn.Module, device: torch.device) -> None:
+    """Let torch compile a module where it stands; its parameters and their names stay."""
+    if device.type == "cpu" and not any(map(shutil.which, (os.environ.get("CXX", ""), "g++", "clang++"))):
+        raise GxError("compile needs a C++ compiler, and there is no g++ or clang++; leave the setting out")
+    module.compile(dynamic=False)
 
 
 def encoder_for(space: gym.Space, features: int, generator: torch.Generator) -> FlatEncoder | PixelEncoder:

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from rlpd_gx.errors import GxError
 from rlpd_gx.learner.config import LearnerConfig
-from rlpd_gx.learner.networks import Ensemble, FlatEncoder, PixelEncoder, encoder_for, random_shift
+from rlpd_gx.learner.networks import Ensemble, FlatEncoder, PixelEncoder, compiled, encoder_for, random_shift
 from rlpd_gx.safe_sets import Spec
 from rlpd_gx.types import Array, Batch
 
@@ -82,6 +82,9 @@ class Sac(ABC):
         self.actor = Ensemble(1, (features, *hidden, actor_outputs), layer_norm=False, generator=start).to(
             self.device
         )
+        if config.compile:
+            for critic in (self.critic, self.target):
+                compiled(critic["ensemble"], self.device)
         self.log_temperature = torch.tensor(
             np.log(config.initial_temperature), dtype=torch.float32, device=self.device, requires_grad=True
         )
