@@ -101,7 +101,7 @@ def test_dict_observations_are_calibrated_in_one_row() -> None:
 
 
 @pytest.mark.long
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # torch's own, while it compiles
+@pytest.mark.filterwarnings("ignore")  # torch's own, while it compiles
 def test_compiled_critics_learn_the_same() -> None:
     plain, compiled = _learner(), _learner(compile=True)
     for _ in range(3):
