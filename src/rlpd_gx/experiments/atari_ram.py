@@ -43,13 +43,18 @@ COMMON: dict[str, Any] = {
     "checkpoint_every": 10_000,
     "log_every": 1_000,
 }
-OFFLINE: dict[str, Any] = {"mix": "constant", "mix_high": 0.5, "random_steps": 0, "clone_weight": 0.1}
+OFFLINE: dict[str, Any] = {
+    "mix": "constant", "mix_high": 0.7, "random_steps": 0, "clone_weight": 0.1, "clone_until": 0.2, "normalise": True,
+}  # fmt: skip
+PONG: dict[str, Any] = {
+    "warm_start_updates": 10_000, "update_every": 1, "interval_low": 8, "interval_high": 8, "initial_temperature": 0.01,
+}  # fmt: skip
 CLONE: dict[str, Any] = {"objective": "clone", "steps": 0, "warm_start_updates": 20_000}
 TASKS: dict[str, dict[str, Any]] = {
-    "pong": {"env": "Atari/Pong-ram", "steps": 50_000, **OFFLINE},
+    "pong": {"env": "Atari/Pong-ram", "steps": 50_000, **OFFLINE, **PONG},
     "pong-clone": {"env": "Atari/Pong-ram", **OFFLINE, **CLONE},
-    "boxing": {"env": "Atari/Boxing-ram", "steps": 100_000},
-    "freeway": {"env": "Atari/Freeway-ram", "steps": 50_000, **OFFLINE},
+    "boxing": {"env": "Atari/Boxing-ram", "steps": 100_000, "entropy_fraction": 0.3},
+    "freeway": {"env": "Atari/Freeway-ram", "steps": 30_000, **OFFLINE},
     "freeway-clone": {"env": "Atari/Freeway-ram", **OFFLINE, **CLONE},
 }
 UP = 1
