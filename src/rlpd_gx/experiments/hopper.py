@@ -120,29 +120,37 @@ def settings(data: Path, preset: str, seed: int, steps: int) -> Any:
 @app.command()
 def table() -> None:
     """What the runs in results/hopper came to."""
-    means: dict[str, list[float]] = {}
+    runs: dict[str, list[Any]] = {}
     for file in sorted(RESULTS.glob("*.json")):
         found = json.loads(file.read_text())
         returns = np.array(found["evaluation"]["returns"])
         outside, inside = found["counted_outside"]["training"], found["counted_outside"]["evaluation"]
-        means.setdefault(found["preset"], []).append(float(returns.mean()))
+        runs.setdefault(found["preset"], []).append(returns)
         print(
             f"{file.stem:14} return {returns.mean():7.1f} (of {len(returns)} episodes: {returns.min():.0f} to "
             f"{returns.max():.0f}); broken in training {outside['violations']:,} of {outside['executed']:,} steps, "
             f"in evaluation {inside['violations']:,} of {inside['executed']:,}; largest power "
             f"{max(outside['largest'], inside['largest']):.4f}"
         )
-    for preset, values in means.items():
-        interval = ""
-        if len(values) in STUDENT:
-            half = STUDENT[len(values)] * float(np.std(values, ddof=1)) / len(values) ** 0.5
-            interval = (
-                f", 95% interval {np.mean(values) - half:.0f} to {np.mean(values) + half:.0f} (Student's t)"
-            )
-        print(
-            f"{preset:14} {np.mean(values):7.1f}, mean over {len(values)} seeds ({min(values):.0f} to "
-            f"{max(values):.0f}){interval}"
-        )
+    for preset, episodes in runs.items():
+        means = [float(returns.mean()) for returns in episodes]
+        line = f"{preset:14} {np.mean(means):7.1f}, mean over {len(means)} seeds ({min(means):.0f} to {max(means):.0f})"
+        if len(means) in STUDENT:
+            low, high = bootstrap(episodes)
+            half = STUDENT[len(means)] * float(np.std(means, ddof=1)) / len(means) ** 0.5
+            line += f"; 95% interval by bootstrap {low:.0f} to {high:.0f}"
+            line += f", by Student's t {np.mean(means) - half:.0f} to {np.mean(means) + half:.0f}"
+        print(line)
+
+
+def bootstrap(runs: list[Any], resamples: int = 10_000) -> tuple[float, float]:
+    """95% interval of the mean return: seeds drawn anew, and episodes within each."""
+    chance = np.random.default_rng(0)
+    episodes = np.stack(runs)
+    seeds = chance.integers(len(runs), size=(resamples, len(runs), 1))
+    within = chance.integers(episodes.shape[1], size=(resamples, *episodes.shape))
+    low, high = np.quantile(episodes[seeds, within].mean(axis=(1, 2)), [0.025, 0.975])
+    return float(low), float(high)
 
 
 def _counter(env: Any) -> Any:
