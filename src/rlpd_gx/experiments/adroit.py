@@ -1,12 +1,10 @@
 """Adroit hand: RLPD on demonstrations beside behaviour cloning of them.
 
     python -m rlpd_gx.experiments.adroit run pen --data adroit-pen-mixed.hdf5 --seed 0
-    python -m rlpd_gx.experiments.adroit run pen-beside-clone --data adroit-pen-mixed.hdf5 --seed 0
     python -m rlpd_gx.experiments.adroit run pen-clone --data adroit-pen-mixed.hdf5 --seed 0
     python -m rlpd_gx.experiments.adroit run door --data adroit-door-expert.hdf5 --seed 0
     python -m rlpd_gx.experiments.adroit table
 
-`pen` leaves cloning behind after 15% of the run, as the preset has it; `pen-beside-clone` lets it fade to the end.
 No rules here: these runs say what the Learner is worth by itself. An episode of 200 steps succeeds if the environment
 says so in any of them (so are the demonstrations counted); the table also has the stricter "for more than 20 steps".
 """
@@ -42,7 +40,6 @@ CLONE: dict[str, Any] = {
 }
 TASKS: dict[str, dict[str, Any]] = {
     "pen": {"env": "AdroitHandPen-v1"},
-    "pen-beside-clone": {"env": "AdroitHandPen-v1", "clone_until": 1.0},
     "pen-clone": {"env": "AdroitHandPen-v1"} | CLONE,
     "door": {"env": "AdroitHandDoor-v1"},
     "door-clone": {"env": "AdroitHandDoor-v1"} | CLONE,
