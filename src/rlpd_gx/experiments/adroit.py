@@ -54,14 +54,18 @@ def run(
     data: Annotated[Path, typer.Option(help="Demonstrations.")],
     seed: Annotated[int, typer.Option()] = 0,
     out: Annotated[Path, typer.Option(help="Where run folders go.")] = Path("runs"),
+    name: Annotated[str | None, typer.Option(help="Of the result, if settings are tried out.")] = None,
+    settings: Annotated[str, typer.Option(help="Further settings, as JSON.")] = "{}",
 ) -> None:
     """Train (or go on with) one run and write results/adroit/TASK-SEED.json."""
     from rlpd_gx.experiments.running import finish, write
     from rlpd_gx.loop.presets import preset
 
     command = f"python -m rlpd_gx.experiments.adroit run {task} --data {data.name} --seed {seed}"
-    values = COMMON | TASKS[task] | {"seed": seed, "offline": str(data)}
-    named = f"{task}-{seed}"
+    tried = json.loads(settings)
+    command += f" --settings '{settings}'" if tried else ""
+    values = COMMON | TASKS[task] | {"seed": seed, "offline": str(data)} | tried
+    named = f"{name or task}-{seed}"
     _, summary = finish(out / f"adroit-{named}", lambda: preset("rlpd-gx").with_values(values, task), command)
     write(RESULTS / f"{named}.json", summary)
 
