@@ -114,18 +114,7 @@ _TABLE = (
     Game(
         "Assault",
         7,
-        dying=(
-            Flag(
-                10,
-                (
-                    *span(1, 5),
-                    8,
-                    10,
-                    12,
-                    14,
-                ),
-            ),
-        ),
+        dying=(Flag(10, (*span(1, 5), 8, 10, 12, 14)),),
         depth=17,
         evidence=Evidence(1.0, 1.0, 176, 15),
     ),
@@ -138,15 +127,7 @@ _TABLE = (
     Game(
         "CrazyClimber",
         9,
-        dying=(
-            Flag(
-                93,
-                (
-                    1,
-                    2,
-                ),
-            ),
-        ),
+        dying=(Flag(93, (1, 2)),),
         depth=13,
         evidence=Evidence(1.0, 1.0, 60, 44.5),
     ),
@@ -157,14 +138,7 @@ _TABLE = (
         18,
         dying=(
             Flag(107, span(8, 18)),
-            Flag(
-                2,
-                (
-                    52,
-                    116,
-                    166,
-                ),
-            ),
+            Flag(2, (52, 116, 166)),
         ),
         depth=20,
         evidence=Evidence(0.9947, 0.81, 200, 56),
@@ -198,12 +172,7 @@ _TABLE = (
         dying=(
             Flag(
                 68,
-                (
-                    *span(225, 227),
-                    *span(229, 233),
-                    *span(235, 241),
-                    *span(243, 247),
-                ),
+                (*span(225, 227), *span(229, 233), *span(235, 241), *span(243, 247)),
             ),
         ),
         depth=19,
