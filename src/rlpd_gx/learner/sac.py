@@ -243,13 +243,9 @@ class Sac(ABC):
         parts = [tensor.split([len(f) for f in features]) for tensor in policy]
         return [type(policy)(*part) for part in zip(*parts, strict=True)]
 
-    def next_value(self, features: Tensor, safe_set: Array, actor_features: Tensor | None = None) -> Tensor:
-        """The guarded soft value [B] under the target critics.
-
-        The actor sees the features it acts on (those of the critics, if not given otherwise).
-        """
-        policy = self._next_policy(features if actor_features is None else actor_features, safe_set)
-        return self._soft_value(features, policy, self._subset())
+    def next_value(self, features: Tensor, safe_set: Array) -> Tensor:
+        """The guarded soft value [B] under the target critics."""
+        return self._soft_value(features, self._next_policy(features, safe_set), self._subset())
 
     def _soft_value(self, features: Tensor, policy: Any, members: Tensor | None) -> Tensor:
         uncertainty = self.config.entropy_sign * self.temperature * policy.uncertainty

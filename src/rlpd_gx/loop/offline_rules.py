@@ -1,5 +1,6 @@
-"""Rules applied to stored states, for `rlpd-gx data convert --rules`."""
+"""Rules applied to stored states: for training on them, and for `rlpd-gx data convert --rules`."""
 
+import sys
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -8,7 +9,6 @@ from typing import Any
 
 import gymnasium as gym
 import numpy as np
-import typer
 
 from rlpd_gx.envs.making import make
 from rlpd_gx.errors import GxError
@@ -100,7 +100,7 @@ def while_replayed(
             safe_sets = guardian.safe_sets(batch_of_one(live(env, None, {})))
         except GxError as error:  # a rule failed: unknown here
             if not noted:
-                typer.echo(f"note: {error}", err=True)
+                print(f"note: {error}", file=sys.stderr)
             noted = True
             return None
         if safe_sets is None:
@@ -130,7 +130,7 @@ class StoredStates:
         if not self._noted and not known.all():
             row = int(np.argmin(known))
             reason = verdicts.reasons[row] or "the action before it is not stored, and a rule needs it"
-            typer.echo(f"note: row {self._row + row}: {reason}", err=True)
+            print(f"note: row {self._row + row}: {reason}", file=sys.stderr)
             self._noted = True
         self._row += len(time)
         if verdicts.safe_set is None and known.any():
