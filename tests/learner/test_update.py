@@ -115,3 +115,27 @@ def test_without_a_compiler_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("CXX", raising=False)
     with pytest.raises(GxError, match="C\\+\\+ compiler"):
         _learner(compile=True)
+
+
+def test_networks_see_the_observed_entries_alone() -> None:
+    space, rows = gym.spaces.Box(0, 255, (2, 5), np.uint8), np.arange(20, dtype=np.uint8).reshape(2, 2, 5)
+    learner = SacDiscrete(LearnerConfig(**CONFIG, observed=(3, 0)), space, gym.spaces.Discrete(2))
+    seen = learner.encode(torch.as_tensor(rows)) * 255
+    assert torch.allclose(seen, torch.tensor([[3.0, 0, 8, 5], [13, 10, 18, 15]]))
+    hidden = rows.copy()
+    hidden[..., [1, 2, 4]] += 100
+    assert torch.equal(learner.encode(torch.as_tensor(hidden)) * 255, seen)
+
+
+@pytest.mark.parametrize(
+    ("space", "observed", "sentence"),
+    [
+        (OBSERVATION, (1, 3), "observed has 3, but observations have entries 0 to 2"),
+        (OBSERVATION, (-1,), "observed has -1"),
+        (gym.spaces.Dict(a=OBSERVATION), (0,), "leave it out"),
+        (gym.spaces.Box(0, 255, (4, 84, 84), np.uint8), (0,), "where observations are images"),
+    ],
+)
+def test_observed_entries_must_be_there(space: gym.Space, observed: tuple[int, ...], sentence: str) -> None:
+    with pytest.raises(GxError, match=sentence):
+        SacDiscrete(LearnerConfig(**CONFIG, observed=observed), space, gym.spaces.Discrete(2))

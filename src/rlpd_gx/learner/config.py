@@ -64,6 +64,8 @@ class LearnerConfig:
     """Compile the critics (torch.compile): a minute at the start, then faster updates; needs a C++ compiler."""
     normalise: bool = False
     """Centre and scale observations (not images) by rows drawn just before the first update, and stay with that."""
+    observed: tuple[int, ...] = ()
+    """Entries of an observation's last axis that the networks see, such as RAM addresses (rules see all); none: all."""
     pixel_features: int = 256
     """What the pixel encoder hands to actor and critics."""
     random_shift: int = 4

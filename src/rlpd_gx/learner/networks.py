@@ -50,15 +50,20 @@ class Ensemble(nn.Module):
 
 
 class FlatEncoder(nn.Module):
-    """Observations in one row, whole numbers in the unit of their range; centred and scaled once `calibrate` was."""
+    """Observations in one row, whole numbers in the unit of their range; centred and scaled once `calibrate` was.
+
+    Of an array [..., n], `observed` chooses some of the n entries; none chosen means all.
+    """
 
     centre: Tensor
     spread: Tensor
 
-    def __init__(self, space: gym.Space) -> None:
+    def __init__(self, space: gym.Space, observed: Sequence[int] = ()) -> None:
         super().__init__()
-        self.scale = _scale(space)
+        self.scale, self.observed = _scale(space), _entries(space, observed)
         self.features = int(gym.spaces.flatdim(space))
+        if self.observed:
+            self.features = self.features // space.shape[-1] * len(self.observed)  # type: ignore[index]
         self.register_buffer("centre", torch.zeros(self.features))
         self.register_buffer("spread", torch.ones(self.features))
 
@@ -76,6 +81,8 @@ class FlatEncoder(nn.Module):
         if isinstance(observation, Mapping):
             parts = [observation[key].flatten(1).float() * self.scale[key] for key in sorted(observation)]
             return torch.cat(parts, dim=1)
+        if self.observed:
+            observation = observation[..., self.observed]
         return observation.flatten(1).float() * self.scale[""]
 
 
@@ -116,11 +123,17 @@ def compiled(module: nn.Module, device: torch.device) -> None:
     module.compile(dynamic=False)
 
 
-def encoder_for(space: gym.Space, features: int, generator: torch.Generator) -> FlatEncoder | PixelEncoder:
+def encoder_for(
+    space: gym.Space, observed: Sequence[int], features: int, generator: torch.Generator
+) -> FlatEncoder | PixelEncoder:
     """The encoder for a space of observations: images are [C, H, W] of bytes, all else is flattened."""
     if isinstance(space, gym.spaces.Box) and is_image(space):
+        if observed:
+            raise GxError(
+                "observed chooses entries of states or RAM; leave it out where observations are images"
+            )
         return PixelEncoder(space, features, generator)
-    return FlatEncoder(space)
+    return FlatEncoder(space, observed)
 
 
 def is_image(space: gym.Space) -> bool:
@@ -146,6 +159,17 @@ def random_shift(images: Tensor, pixels: int, generator: torch.Generator) -> Ten
     every = torch.arange(count, device=images.device)[:, None, None, None]
     channel = torch.arange(images.shape[1], device=images.device)[None, :, None, None]
     return images[every, channel, rows[:, None, :, None], columns[:, None, None, :]]
+
+
+def _entries(space: gym.Space, observed: Sequence[int]) -> list[int]:
+    """`observed`, if the space has these entries."""
+    if not observed:
+        return []
+    if not isinstance(space, gym.spaces.Box) or not space.shape:
+        raise GxError(f"observed chooses entries of an array; observations here are {space}, so leave it out")
+    if absent := [entry for entry in observed if not 0 <= entry < space.shape[-1]]:
+        raise GxError(f"observed has {absent[0]}, but observations have entries 0 to {space.shape[-1] - 1}")
+    return list(observed)
 
 
 def _scale(space: gym.Space) -> dict[str, float]:
