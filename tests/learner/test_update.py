@@ -127,15 +127,29 @@ def test_networks_see_the_observed_entries_alone() -> None:
     assert torch.equal(learner.encode(torch.as_tensor(hidden)) * 255, seen)
 
 
+def test_of_a_stack_networks_see_the_newest_frame_and_what_changed() -> None:
+    space = gym.spaces.Box(0, 255, (3, 4), np.uint8)
+    rows = np.array([[[9, 1, 9, 2], [9, 4, 9, 1], [9, 8, 9, 1]]], np.uint8)
+    learner = SacDiscrete(
+        LearnerConfig(**CONFIG, observed=(1, 3), changes=True), space, gym.spaces.Discrete(2)
+    )
+    seen = learner.encode(torch.as_tensor(rows)) * 255
+    assert torch.allclose(seen, torch.tensor([[8.0, 1, 3, -1, 4, 0]]))
+
+
 @pytest.mark.parametrize(
-    ("space", "observed", "sentence"),
+    ("space", "settings", "sentence"),
     [
-        (OBSERVATION, (1, 3), "observed has 3, but observations have entries 0 to 2"),
-        (OBSERVATION, (-1,), "observed has -1"),
-        (gym.spaces.Dict(a=OBSERVATION), (0,), "leave it out"),
-        (gym.spaces.Box(0, 255, (4, 84, 84), np.uint8), (0,), "where observations are images"),
+        (OBSERVATION, {"observed": (1, 3)}, "observed has 3, but observations have entries 0 to 2"),
+        (OBSERVATION, {"observed": (-1,)}, "observed has -1"),
+        (OBSERVATION, {"changes": True}, "changes needs stacks of frames"),
+        (gym.spaces.Dict(a=OBSERVATION), {"observed": (0,)}, "leave it out"),
+        (gym.spaces.Box(0, 255, (4, 84, 84), np.uint8), {"observed": (0,)}, "observations here are images"),
+        (gym.spaces.Box(0, 255, (4, 84, 84), np.uint8), {"changes": True}, "observations here are images"),
     ],
 )
-def test_observed_entries_must_be_there(space: gym.Space, observed: tuple[int, ...], sentence: str) -> None:
+def test_what_networks_are_to_see_must_be_there(
+    space: gym.Space, settings: dict[str, Any], sentence: str
+) -> None:
     with pytest.raises(GxError, match=sentence):
-        SacDiscrete(LearnerConfig(**CONFIG, observed=observed), space, gym.spaces.Discrete(2))
+        SacDiscrete(LearnerConfig(**CONFIG, **settings), space, gym.spaces.Discrete(2))

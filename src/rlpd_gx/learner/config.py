@@ -66,6 +66,8 @@ class LearnerConfig:
     """Centre and scale observations (not images) by rows drawn just before the first update, and stay with that."""
     observed: tuple[int, ...] = ()
     """Entries of an observation's last axis that the networks see, such as RAM addresses (rules see all); none: all."""
+    changes: bool = False
+    """Of a stack of frames (not images), the networks see the newest and what changed from each to the next."""
     pixel_features: int = 256
     """What the pixel encoder hands to actor and critics."""
     random_shift: int = 4

@@ -14,6 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from rlpd_gx.errors import GxError
+from rlpd_gx.learner.config import LearnerConfig
 
 FARTHEST = 10.0  # spreads from the centre: what calibration never saw must not drown all else
 SMALLEST = 1e-5  # a spread below this is rounding
@@ -52,15 +53,18 @@ class Ensemble(nn.Module):
 class FlatEncoder(nn.Module):
     """Observations in one row, whole numbers in the unit of their range; centred and scaled once `calibrate` was.
 
-    Of an array [..., n], `observed` chooses some of the n entries; none chosen means all.
+    Of an array [..., n], `observed` chooses some of the n entries; none chosen means all. With `changes`, a stack
+    [frames, ...] becomes its newest frame and what changed from each frame to the next.
     """
 
     centre: Tensor
     spread: Tensor
 
-    def __init__(self, space: gym.Space, observed: Sequence[int] = ()) -> None:
+    def __init__(self, space: gym.Space, observed: Sequence[int] = (), changes: bool = False) -> None:
         super().__init__()
-        self.scale, self.observed = _scale(space), _entries(space, observed)
+        self.scale, self.observed, self.changes = _scale(space), _entries(space, observed), changes
+        if changes and not (isinstance(space, gym.spaces.Box) and len(space.shape) > 1):
+            raise GxError(f"changes needs stacks of frames; observations here are {space}, so leave it out")
         self.features = int(gym.spaces.flatdim(space))
         if self.observed:
             self.features = self.features // space.shape[-1] * len(self.observed)  # type: ignore[index]
@@ -81,9 +85,10 @@ class FlatEncoder(nn.Module):
         if isinstance(observation, Mapping):
             parts = [observation[key].flatten(1).float() * self.scale[key] for key in sorted(observation)]
             return torch.cat(parts, dim=1)
-        if self.observed:
-            observation = observation[..., self.observed]
-        return observation.flatten(1).float() * self.scale[""]
+        rows = (observation[..., self.observed] if self.observed else observation).float()
+        if self.changes:
+            rows = torch.cat([rows[:, -1:], rows.diff(dim=1)], dim=1)
+        return rows.flatten(1) * self.scale[""]
 
 
 class PixelEncoder(nn.Module):
@@ -124,16 +129,14 @@ def compiled(module: nn.Module, device: torch.device) -> None:
 
 
 def encoder_for(
-    space: gym.Space, observed: Sequence[int], features: int, generator: torch.Generator
+    space: gym.Space, config: LearnerConfig, generator: torch.Generator
 ) -> FlatEncoder | PixelEncoder:
     """The encoder for a space of observations: images are [C, H, W] of bytes, all else is flattened."""
     if isinstance(space, gym.spaces.Box) and is_image(space):
-        if observed:
-            raise GxError(
-                "observed chooses entries of states or RAM; leave it out where observations are images"
-            )
-        return PixelEncoder(space, features, generator)
-    return FlatEncoder(space, observed)
+        if config.observed or config.changes:
+            raise GxError("observed and changes are for states and RAM; observations here are images")
+        return PixelEncoder(space, config.pixel_features, generator)
+    return FlatEncoder(space, config.observed, config.changes)
 
 
 def is_image(space: gym.Space) -> bool:

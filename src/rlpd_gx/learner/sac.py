@@ -69,7 +69,7 @@ class Sac(ABC):
         self.config, self.device, self.safe_set_spec = config, torch.device(device), safe_set_spec
         start = torch.Generator().manual_seed(seed)
         self.generator = torch.Generator(self.device).manual_seed(seed)
-        encoder = encoder_for(observation_space, config.observed, config.pixel_features, start)
+        encoder = encoder_for(observation_space, config, start)
         features, hidden = encoder.features, config.hidden_sizes
         critics = Ensemble(
             config.ensemble_size,
