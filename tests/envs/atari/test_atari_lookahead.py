@@ -55,6 +55,17 @@ def test_a_random_policy_under_look_ahead_loses_no_life(name):
     assert events[True] == 0 < events[False]
 
 
+def test_a_chicken_that_wants_across_gets_there_unhurt():
+    env, _, guardian = guarded("Freeway", 24)
+    env.reset(seed=0)
+    up, hits, crossed = env.action_meanings.index("UP"), 0, 0
+    for _ in range(150):
+        *_, info = env.step(guardian.certify(env, up).action)
+        hits += info["unsafe_event"]
+        crossed += info["raw_reward"] > 0
+    assert hits == 0 < crossed
+
+
 @pytest.mark.parametrize("seed", [0, 1])
 def test_on_seaquest_nobody_runs_out_of_oxygen_who_could_have_surfaced(seed):
     """At the bottom, with oxygen for about 40 steps, a diver on board, and 24 steps of UP to the surface."""

@@ -77,6 +77,17 @@ def test_a_chicken_that_is_hit_is_pushed_back_against_the_stick():
     assert free <= 2
 
 
+def test_a_chicken_that_gets_across_was_not_hit():
+    env = atari.make("Freeway")
+    env.reset(seed=0)
+    crossed = 0
+    for _ in range(500):
+        *_, reward, _, _, info = env.step(1)
+        crossed += reward > 0
+        assert not (reward and info["unsafe_event"])
+    assert crossed >= 3
+
+
 def test_two_falls_of_boxing_in_one_step_are_not_hidden_by_points_won():
     env = atari.make("Boxing")
     env.reset(seed=0)

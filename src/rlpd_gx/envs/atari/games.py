@@ -11,9 +11,10 @@ from rlpd_gx.errors import GxError
 from rlpd_gx.types import Array
 
 LIFE_LOST, NEGATIVE_REWARD, KNOCKED_BACK = "life lost", "negative reward", "knocked back"
-# Freeway: 0 while the chicken walks; a car sets it to about 91, from where it counts down while the chicken is
-# pushed back and held. Seen in 500 steps of UP and 600 of mostly UP beside the chicken's height, [14].
-FREEWAY_STUN = 106
+# Freeway: 0 while the chicken walks; a car sets it to 92, from where it counts down while the chicken is pushed back
+# and held. Reaching the other side sets it to 142 or 143, and is no mishap. Seen frame by frame in three games of UP,
+# beside the chicken's height, [14].
+FREEWAY_STUN, FREEWAY_CROSSED = 106, 128
 
 
 @dataclass(frozen=True)
@@ -101,7 +102,7 @@ class Game:
             return self.end_counts if after.game_over else after.lives < before.lives
         if self.event == NEGATIVE_REWARD:
             return worst_reward < 0
-        return bool(after.ram[FREEWAY_STUN] > before.ram[FREEWAY_STUN])
+        return bool(before.ram[FREEWAY_STUN] < after.ram[FREEWAY_STUN] < FREEWAY_CROSSED)
 
     def is_dying(self, ram: Array) -> bool:
         """Whether RAM [128] shows that the event is already certain."""

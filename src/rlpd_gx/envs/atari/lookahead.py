@@ -39,7 +39,7 @@ class Emulator:
         """Of what makes a step and an event."""
         game, names = self.game, [action.name for action in self.actions]
         event = (game.name, game.event, game.end_counts, repr(game.dying))
-        return rules.fingerprint(CODE, event, names, self.frame_skip, self.sticky)
+        return rules.fingerprint(CODE, Game.unsafe, event, names, self.frame_skip, self.sticky)
 
     def here(self, state: AtariEnv) -> Place:
         """Where a game stands; never unsafe, since what comes next is worth a look even if a flag shows."""
