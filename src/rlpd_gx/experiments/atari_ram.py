@@ -46,16 +46,30 @@ COMMON: dict[str, Any] = {
 OFFLINE: dict[str, Any] = {
     "mix": "constant", "mix_high": 0.7, "random_steps": 0, "clone_weight": 0.1, "clone_until": 0.2, "normalise": True,
 }  # fmt: skip
-PONG: dict[str, Any] = {
-    "warm_start_updates": 10_000, "update_every": 1, "interval_low": 8, "interval_high": 8, "initial_temperature": 0.01,
+# What the networks see of RAM, by public maps of it: Pong's ball across and down, the opponent's paddle and ours;
+# Freeway's chicken and its ten cars.
+PONG: dict[str, Any] = {"observed": (49, 54, 50, 51), "changes": True, "hidden_sizes": "128,128"}
+FREEWAY: dict[str, Any] = {"observed": (14, *range(108, 118)), "changes": True, "hidden_sizes": "128,128"}
+PONG_VALUE: dict[str, Any] = {
+    "steps": 50_000, "warm_start_updates": 10_000, "update_every": 1, "interval_low": 8, "interval_high": 8,
+    "initial_temperature": 0.01,
+}  # fmt: skip
+FREEWAY_VALUE: dict[str, Any] = {
+    "steps": 50_000, "warm_start_updates": 5_000, "update_every": 1, "interval_low": 5, "interval_high": 5,
+    "entropy_fraction": 0.1,
+}  # fmt: skip
+GUARDED: dict[str, Any] = {
+    "rules": "rlpd_gx.envs.atari:Lookahead", "guard": "guardian", "backup": "project", "actor": "projected",
+    "steps": 20_000,
 }  # fmt: skip
 CLONE: dict[str, Any] = {"objective": "clone", "steps": 0, "warm_start_updates": 20_000}
 TASKS: dict[str, dict[str, Any]] = {
-    "pong": {"env": "Atari/Pong-ram", "steps": 50_000, **OFFLINE, **PONG},
-    "pong-clone": {"env": "Atari/Pong-ram", **OFFLINE, **CLONE},
+    "pong": {"env": "Atari/Pong-ram", **OFFLINE, **PONG, **PONG_VALUE},
+    "pong-clone": {"env": "Atari/Pong-ram", **OFFLINE, **PONG, **CLONE},
     "boxing": {"env": "Atari/Boxing-ram", "steps": 100_000, "entropy_fraction": 0.3},
-    "freeway": {"env": "Atari/Freeway-ram", "steps": 30_000, **OFFLINE},
-    "freeway-clone": {"env": "Atari/Freeway-ram", **OFFLINE, **CLONE},
+    "freeway": {"env": "Atari/Freeway-ram", **OFFLINE, **FREEWAY, **FREEWAY_VALUE},
+    "freeway-guarded": {"env": "Atari/Freeway-ram", **OFFLINE, **FREEWAY, **FREEWAY_VALUE, **GUARDED},
+    "freeway-clone": {"env": "Atari/Freeway-ram", **OFFLINE, **FREEWAY, **CLONE},
 }
 UP = 1
 
