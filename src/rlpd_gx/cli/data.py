@@ -151,6 +151,7 @@ def _load(
     time_limit: int | None,
     **more: Any,
 ) -> Any:
+    from rlpd_gx.envs.making import stored_as
     from rlpd_gx.replay.offline import ActionRange, formats, load
     from rlpd_gx.replay.offline.cache import is_dataset
 
@@ -185,7 +186,7 @@ def _load(
         **more,
     )
     if env is not None and made is not None:
-        data.check_environment(env, made.observation_space, made.action_space)
+        data.check_environment(*stored_as(env, made.observation_space), made.action_space)
     return data
 
 
