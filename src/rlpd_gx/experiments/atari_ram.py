@@ -55,7 +55,7 @@ PONG_VALUE: dict[str, Any] = {
     "initial_temperature": 0.01,
 }  # fmt: skip
 FREEWAY_VALUE: dict[str, Any] = {
-    "steps": 50_000, "warm_start_updates": 5_000, "update_every": 1, "interval_low": 5, "interval_high": 5,
+    "steps": 100_000, "warm_start_updates": 5_000, "update_every": 1, "interval_low": 5, "interval_high": 5,
     "entropy_fraction": 0.1,
 }  # fmt: skip
 GUARDED: dict[str, Any] = {
