@@ -50,6 +50,27 @@ def test_a_run_is_complete_and_is_compared(tmp_path: Path) -> None:
     assert len(json.loads(played.stdout)["returns"]) == 3
 
 
+def test_a_game_is_learned_under_look_ahead_from_an_action_log(tmp_path: Path) -> None:
+    log = [
+        "--policy=rlpd_gx.experiments.atari_ram:mostly_up",
+        "--format=action-log",
+        "--steps=20",
+        "--out=log.json.gz",
+    ]
+    done = rlpd_gx("collect", "--env=ALE/Freeway-v5", *log, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    game = ["--env=Atari/Freeway-ram", '--env-kwargs={"max_steps": 30}', "--observed=14,108,109", "--changes"]
+    rules = ["--rules=rlpd_gx.envs.atari:Lookahead", "--offline=log.json.gz"]
+    done = rlpd_gx("train", *game, *rules, *TINY, "--steps=30", "--out=run", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    result = json.loads((tmp_path / "run" / "result.json").read_text())
+    for part in (result["training"], result["evaluation"]):
+        assert part["steps"] >= 30
+        assert part["forbidden_executed"] == part["unsafe_events"] == part["fallbacks"] == 0
+    assert result["rows"]["offline"] > 0
+    assert result["simulated_steps"] > 0
+
+
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
