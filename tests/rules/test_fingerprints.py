@@ -108,11 +108,16 @@ def test_combinations_spaces_and_embeddings_count():
 def test_another_process_finds_the_same_fingerprint():
     script = textwrap.dedent(
         """
+        from dataclasses import dataclass
         import rlpd_gx as gx
-        from rlpd_gx.envs import mujoco, highway
-        names = {"b", "a", "c"}
-        rule = gx.rule(lambda s, a: a in names)
-        print(mujoco.power_and_bent_joints.fingerprint, highway.driving.fingerprint, rule.fingerprint)
+        from rlpd_gx.envs import atari, mujoco, highway
+        @dataclass
+        class Limit:
+            least: float | None = None
+        names, limit = {"b", "a", "c"}, Limit(2.0)
+        rules = [gx.rule(lambda s, a: a in names), gx.rule(lambda s, a: a > limit.least)]
+        rules += [mujoco.power_and_bent_joints, highway.driving, atari.Lookahead(atari.make("Freeway"))]
+        print(*[rule.fingerprint for rule in rules], gx.rules.fingerprint(atari.emulator_state))
         """
     )
     answers = {

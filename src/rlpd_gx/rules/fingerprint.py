@@ -75,6 +75,8 @@ def _texts(thing: Any, above: tuple[int, ...], own: frozenset[str]) -> Iterator[
         yield from _texts(("method", thing.__func__, thing.__self__), above, own)
     elif isinstance(thing, (types.GetSetDescriptorType, types.MemberDescriptorType)):
         yield f"descriptor:{thing.__qualname__}"
+    elif isinstance(thing, types.UnionType):  # an annotation such as float | None
+        yield f"union:{thing!r}"
     elif isinstance(thing, types.CodeType):
         yield from _texts(
             ("code", thing.co_code, thing.co_names, thing.co_varnames, thing.co_consts), above, own
