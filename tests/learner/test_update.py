@@ -51,8 +51,8 @@ def test_the_actor_learns_as_often_as_asked(updates: int, actor_updates: int, ex
 
 
 def test_cloning_counts_offline_rows_only_and_is_over_when_it_should_be() -> None:
-    def loss(progress: float, online: bool, weight: float) -> float:
-        learner = _learner(clone_weight=weight, clone_until=0.5)
+    def loss(progress: float, online: bool, weight: float, until: float = 0.5) -> float:
+        learner = _learner(clone_weight=weight, clone_until=until)
         return learner.update(_block(1, online=online), progress=progress)["actor_loss"]
 
     plain = loss(0.0, False, 0.0)
@@ -60,6 +60,7 @@ def test_cloning_counts_offline_rows_only_and_is_over_when_it_should_be() -> Non
     assert loss(0.25, False, 1.0) != loss(0.0, False, 1.0)
     assert loss(0.5, False, 1.0) == loss(0.9, False, 1.0) == plain
     assert loss(0.0, True, 1.0) == plain
+    assert loss(1.0, False, 1.0, until=2.0) == pytest.approx(loss(0.0, False, 0.5))
 
 
 def test_calibrated_observations_have_mean_0_and_spread_1() -> None:

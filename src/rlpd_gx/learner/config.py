@@ -47,9 +47,9 @@ class LearnerConfig:
     objective: Literal["value", "clone"] = "value"
     """What the actor learns: to gain value, or only to do what the data does (behaviour cloning)."""
     clone_weight: float = 0.0
-    """Weight of behaviour cloning on the offline rows, in units of the mean |Q|; it fades to 0 as the run goes on."""
+    """Weight of behaviour cloning on the offline rows, in units of the mean |Q|; it fades as the run goes on."""
     clone_until: float = 1.0
-    """Share of the run after which that weight is 0."""
+    """Share of the run after which that weight is 0; above 1 it never is: at 2, half of it is left at the end."""
     entropy_fraction: float = 0.3
     """Target entropy as a share of log |A_safe(s)| (discrete actions)."""
     entropy_per_dimension: float = -0.5
@@ -86,11 +86,10 @@ class LearnerConfig:
             "target_rate",
             "initial_temperature",
             "target_samples",
+            "clone_until",
         ):
             if not getattr(self, name) > 0:
                 raise GxError(f"{name} must be positive, got {getattr(self, name)}")
-        if not 0 < self.clone_until <= 1:
-            raise GxError(f"clone_until is a share of the run above 0 and up to 1, not {self.clone_until}")
         if not self.hidden_sizes or min(self.hidden_sizes) < 1:
             raise GxError(f"hidden_sizes must be one width or more, got {self.hidden_sizes}")
 
