@@ -160,7 +160,7 @@ def test_tree_backup(backup: Any) -> None:
 def test_discrete_actor_loss(actor: Any, value: Any) -> None:
     generator = np.random.default_rng(0)
     masks = _masks(generator)
-    learner = _discrete(replace(CONFIG, actor=actor, actor_value=value, distance_penalty=0.7), masks)
+    learner = _discrete(replace(CONFIG, actor=actor, actor_value=value), masks)
     features = torch.tensor(generator.normal(size=(B, OBS)), dtype=torch.float32)
     loss, excess, _ = learner._actor_loss(features, masks.encode())
     excess = excess.detach()
@@ -176,9 +176,6 @@ def test_discrete_actor_loss(actor: Any, value: Any) -> None:
         own = safe if actor == "masked" else raw
         executed = _slow_policy(logits[row], counted, "project", EMBEDDING) if actor == "projected" else own
         total += -sum(p * x for p, x in zip(executed, q[row], strict=True)) - 0.3 * _entropy(own)
-        if actor == "projected":
-            for a in set(range(N)) - set(counted):
-                total += 0.7 * raw[a] * min(_distance(a, b, EMBEDDING) for b in counted) ** 2
         known = int(masks.allowed[row].sum())  # tested and allowed
         if known <= 1:
             assert excess[row].isnan()

@@ -57,7 +57,7 @@ class LearnerConfig:
     untested: Literal["allowed", "forbidden"] = "allowed"
     """How backup and actor count actions that the rules were never asked about."""
     distance_penalty: float = 1.0
-    """Weight of the squared distance to the safe set in the loss of a projected (or continuous masked) actor."""
+    """Weight of the squared distance to the safe set in a projected or masked actor's loss (continuous actions)."""
     ood_penalty: float = 0.0
     """Weight of a conservative term that holds down the values of forbidden and unseen actions."""
     compile: bool = False

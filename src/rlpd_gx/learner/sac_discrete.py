@@ -3,7 +3,6 @@
 from typing import Any, NamedTuple
 
 import gymnasium as gym
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -95,13 +94,13 @@ class SacDiscrete(Sac):
         log_p = log_policy(logits, allowed) if self.config.actor == "masked" else raw
         p = log_p.exp()
         executed = p
-        penalty = torch.zeros_like(p[:, 0])
         if self.config.actor == "projected":
             assert allowed is not None
+            # No penalty on the distance: where the mass goes has an exact derivative, and what one action is worth may
+            # be so little that any penalty would drown it.
             executed = moved(p, self._targets(allowed))
-            penalty = self.config.distance_penalty * expectation(p, self._squared_distance(allowed))
-        loss = (penalty - expectation(executed, q) - self.temperature * entropy(log_p)).mean()
-        count = torch.full_like(penalty, self.n) if allowed is None else self._allowed_count(safe_set)
+        loss = -(expectation(executed, q) + self.temperature * entropy(log_p)).mean()
+        count = torch.full_like(p[:, 0], self.n) if allowed is None else self._allowed_count(safe_set)
         uncertainty = entropy(log_p if allowed is None else log_policy(logits, allowed))
         excess = torch.where(count > 1, uncertainty - self.config.entropy_fraction * count.log(), torch.nan)
         forbidden = torch.zeros(()) if allowed is None else (raw.exp() * ~allowed).sum(dim=-1).mean()
@@ -151,10 +150,3 @@ class SacDiscrete(Sac):
 
     def _targets(self, allowed: Tensor) -> Tensor:
         return torch.as_tensor(self.nearest(allowed.cpu().numpy()), device=self.device)
-
-    def _squared_distance(self, allowed: Tensor) -> Tensor:
-        """Of each action to the one it becomes [B, n]."""
-        target = self._targets(allowed).cpu().numpy()
-        return torch.as_tensor(
-            self.nearest.distance[np.arange(self.n), target] ** 2, dtype=torch.float32, device=self.device
-        )
