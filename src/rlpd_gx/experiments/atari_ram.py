@@ -6,10 +6,11 @@
     rlpd-gx collect --env ALE/Freeway-v5 --policy rlpd_gx.experiments.atari_ram:mostly_up --epsilon 0.3 \\
         --episodes 8 --format action-log --out freeway.json.gz
     python -m rlpd_gx.experiments.atari_ram run freeway --data freeway.json.gz --seed 0
+    python -m rlpd_gx.experiments.atari_ram run freeway-guarded --data freeway-2.json.gz --seed 0  # of 2 episodes
     python -m rlpd_gx.experiments.atari_ram table
 
-No rules here: these runs say what the Learner is worth by itself. Scores are of whole games with no-op starts, the
-policy sampled.
+No rules, but in freeway-guarded (look-ahead: no car hits the chicken): the others say what the Learner itself is worth.
+Scores are of whole games with no-op starts, the policy sampled.
 """
 
 import json
