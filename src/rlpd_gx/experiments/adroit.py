@@ -27,6 +27,7 @@ COMMON: dict[str, Any] = {
     "updates_per_step": 2,
     "initial_temperature": 0.1,
     "clone_weight": 0.1,
+    "clone_until": 1000.0,  # demonstrations are few and good: where cloning ends, they are unlearned
     "warm_start_updates": 10_000,
     "steps": 20_000,
     "evaluate_every": 5_000,
