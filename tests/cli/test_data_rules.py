@@ -273,7 +273,7 @@ def test_an_action_log_is_replayed_for_rules_that_read_the_emulator(command, tmp
 def test_look_ahead_says_the_same_of_a_replayed_log_as_of_the_game(command, tmp_path):
     log, rule = tmp_path / "freeway.json.gz", "rlpd_gx.envs.atari:Lookahead"
     policy = ("--policy", "rlpd_gx.experiments.atari_ram:mostly_up")
-    options = ("--format", "action-log", "--steps", 25)
+    options = ("--format", "action-log", "--steps", 60)
     assert command("collect", "--env", "ALE/Freeway-v5", "--out", log, *policy, *options)[0] == 0
     code, _, err = convert(command, log, tmp_path / "sets", rule, "--env", "Atari/Freeway-ram")
     assert code == 0, err
@@ -283,7 +283,7 @@ def test_look_ahead_says_the_same_of_a_replayed_log_as_of_the_game(command, tmp_
     assert data.rules_fingerprint == guardian.fingerprint
     env.reset(seed=json.loads(gzip.decompress(log.read_bytes()))["episodes"][0]["seed"])
     forbidden = 0
-    for row, action in enumerate(data.timeline.executed_action[:25]):
+    for row, action in enumerate(data.timeline.executed_action[:60]):
         found = guardian.safe_sets([env])[0].encode()
         assert np.array_equal(data.timeline.safe_set[row], found)
         forbidden += not gx.decode(found[None], data.safe_set_spec).allowed.all()

@@ -1,7 +1,6 @@
 """Look-ahead in Atari: an emulator of its own tries out what may happen, the game itself is never touched."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Any
 
@@ -10,34 +9,12 @@ from rlpd_gx.envs.atari.env import AtariEnv
 from rlpd_gx.envs.atari.games import Game, Moment
 from rlpd_gx.errors import GxError
 from rlpd_gx.rules import Place
-from rlpd_gx.types import Array
 
 CODE = rules.code_of(__file__)  # part of the fingerprint
 DEPTH_STEPS = 24
 FAR_DEPTH_STEPS = 32  # from the bottom of Seaquest to its surface it takes 24
 RELIABLE_RECALL = 0.95  # of a dying flag
 MOST_DEPTH_STEPS = 48  # the lag of Krull and Gopher is longer, but so is what a verdict would cost
-
-
-@dataclass(frozen=True)
-class Replayed:
-    """A game in ale-py's own environment, where action logs are replayed."""
-
-    ale: Any
-
-    def ram(self) -> Array:
-        """RAM [128]."""
-        return self.ale.getRAM()
-
-    @property
-    def lives(self) -> int:
-        """The lives left."""
-        return int(self.ale.lives())
-
-    @property
-    def game_over(self) -> bool:
-        """Whether the game has ended."""
-        return bool(self.ale.game_over())
 
 
 class Emulator:
@@ -64,9 +41,15 @@ class Emulator:
         event = (game.name, game.event, game.end_counts, repr(game.dying))
         return rules.fingerprint(CODE, Game.unsafe, event, names, self.frame_skip, self.sticky)
 
-    def here(self, state: AtariEnv | Replayed) -> Place:
-        """Where a game stands; never unsafe, since what comes next is worth a look even if a flag shows."""
-        return _place(state.ale, Moment(state.ram(), state.lives, state.game_over), False)
+    def here(self, state: Any) -> Place:
+        """Where a game stands, in our environment or, while a log is replayed, in ale-py's own.
+
+        Never unsafe, since what comes next is worth a look even if a flag shows.
+        """
+        ale = state.ale
+        if isinstance(state, AtariEnv):  # which knows better than the emulator right after a restore
+            return _place(ale, Moment(state.ram(), state.lives, state.game_over), False)
+        return _place(ale, Moment(ale.getRAM(), ale.lives(), ale.game_over()), False)
 
     def advance(self, place: Place, action: int) -> Place:
         """One step: an action for `frame_skip` frames."""
@@ -145,19 +128,14 @@ class Lookahead(rules.Lookahead):
 def emulator_state(env: Any, observation: Any, info: dict[str, Any]) -> Any:
     """What look-ahead reads: the environment itself, or each member of a vector of them."""
     world = env.unwrapped
-    members = [_played(e.unwrapped) for e in getattr(world, "envs", [world])]
-    return members if hasattr(world, "envs") else members[0]
-
-
-def _played(env: Any) -> AtariEnv | Replayed:
-    if isinstance(env, AtariEnv):
-        return env
-    if hasattr(env, "ale"):
-        return Replayed(env.ale)
-    raise GxError(
-        f"look-ahead needs Atari environments of this process, not {type(env).__name__}; where each runs in a process "
-        "of its own, guard it there"
-    )
+    members = [e.unwrapped for e in getattr(world, "envs", [world])]
+    for member in members:
+        if not hasattr(member, "ale"):
+            raise GxError(
+                f"look-ahead needs Atari environments of this process, not {type(member).__name__}; where each runs "
+                "in a process of its own, guard it there"
+            )
+    return members if hasattr(world, "envs") else world
 
 
 def unsafe_event(
