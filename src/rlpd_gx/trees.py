@@ -1,0 +1,48 @@
+"""Nested dicts and tuples of arrays, walked in one place.
+
+A tree is a leaf (a numpy array, a torch tensor, a number, a list of objects), or a dict or tuple of trees.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+Tree = Any
+
+
+def map_leaves(function: Callable[..., Any], tree: Tree, *others: Tree) -> Tree:
+    """The tree of function(leaf, *other leaves); `others` have the structure of `tree`."""
+    if isinstance(tree, Mapping):
+        return {key: map_leaves(function, part, *(o[key] for o in others)) for key, part in tree.items()}
+    if type(tree) is tuple:
+        return tuple(map_leaves(function, *parts) for parts in zip(tree, *others, strict=True))
+    return function(tree, *others)
+
+
+def leaves(tree: Tree) -> Iterator[Any]:
+    """The leaves, left to right."""
+    if isinstance(tree, Mapping) or type(tree) is tuple:
+        for part in tree.values() if isinstance(tree, Mapping) else tree:
+            yield from leaves(part)
+    else:
+        yield tree
+
+
+def named_leaves(tree: Tree, name: str = "") -> dict[str, Any]:
+    """The leaves by their path, such as `camera/left`; a tree that is one leaf has the name given."""
+    if not (isinstance(tree, Mapping) or type(tree) is tuple):
+        return {name: tree}
+    parts = tree.items() if isinstance(tree, Mapping) else enumerate(tree)
+    start = f"{name}/" if name else ""
+    return {path: leaf for key, part in parts for path, leaf in named_leaves(part, f"{start}{key}").items()}
+
+
+def stack(trees: Sequence[Tree]) -> Tree:
+    """Trees of one structure as a tree of arrays with a new first axis."""
+    return map_leaves(lambda *parts: np.stack(parts), trees[0], *trees[1:])
+
+
+def index(tree: Tree, key: Any) -> Tree:
+    """leaf[key] of every leaf."""
+    return map_leaves(lambda leaf: leaf[key], tree)
