@@ -17,6 +17,7 @@ from rlpd_gx.guardian.memory import Memory
 from rlpd_gx.guardian.reading import States, as_batch
 from rlpd_gx.guardian.verdicts import VerdictBatch
 from rlpd_gx.rules import Atom, Rule, conjuncts, fingerprint
+from rlpd_gx.rules.forms import MaskForm
 from rlpd_gx.safe_sets import SafeSet
 from rlpd_gx.safe_sets.backend import to_numpy
 from rlpd_gx.types import Context, Verdict
@@ -252,7 +253,8 @@ class Guardian:
     def _make_memory(self) -> Memory | None:
         """Under plain mask rules on a Discrete space a verdict is a function of the masks and the proposal."""
         plain = all(
-            isinstance(r, Atom) and r.form == "mask" and not r.batched and not r.needs for r in self.rules
+            isinstance(r, Atom) and isinstance(r.form, MaskForm) and not r.batched and not r.needs
+            for r in self.rules
         )
         if plain and self._deadline is None and isinstance(self.action_space, gym.spaces.Discrete):
             assert isinstance(self._judge, FiniteJudge)
