@@ -76,7 +76,7 @@ def test_the_video_marks_exactly_the_interventions(request, name, tmp_path):
     policy = load_policy(run, seed=5)
     env = drawable(policy)
     expected = [
-        scene.verdict is not None and scene.verdict.intervened
+        scene.verdict is not None and scene.verdict.corrected
         for seed in (5, 6)
         for scene in scenes(policy, env, seed, sample=True)
     ]

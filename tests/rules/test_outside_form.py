@@ -14,10 +14,9 @@ PLANE = gym.spaces.Box(-1, 1, (2,), np.float64)
 
 
 class Disc(forms.SetForm):
-    """fn(state) -> (centre [2], radius): a regular polygon inside the disc, as half-spaces."""
+    """A rule from a disc: fn(state) -> (centre [2], radius); a regular polygon inside it, as half-spaces."""
 
     name = "disc"
-    signature = "A rule from a disc: fn(state) -> (centre [2], radius)."
     parameters = {"centre": ("d",), "radius": ()}  # noqa: RUF012
     finite = ("centre",)
 

@@ -49,7 +49,7 @@ def play(
             verdict = guardian.certify(env, action)
             action = verdict.action
             arm.milliseconds.append(1000 * (time.process_time() - start))
-            arm.interventions += verdict.intervened
+            arm.interventions += verdict.corrected
             arm.inevitable += verdict.inevitable
         observation, reward, terminated, truncated, info = env.step(action)
         if guardian is None:

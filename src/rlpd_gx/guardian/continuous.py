@@ -121,8 +121,10 @@ class BoxJudge:
         judgement.status[rows] = np.where(empty, INEVITABLE, PROJECTED)
         judgement.distance[rows] = self._distance(action, proposed)
         judgement.exact[rows] = exact
-        touching = self._margins(asked, subsets, action) <= BINDING
-        judgement.binding[:-1, rows] |= touching
+        executed = self._margins(asked, subsets, action)
+        judgement.binding[:-1, rows] |= executed <= BINDING
+        assert judgement.executed_margins is not None
+        judgement.executed_margins[:, rows] = executed
 
     def _ask(self, reader: Reader, opaque: list[Atom]) -> Callable[[np.ndarray, np.ndarray], np.ndarray]:
         """Whether predicates and margin rules all allow actions [n, d] in the states of the given rows [n]."""

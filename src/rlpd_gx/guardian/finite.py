@@ -99,6 +99,7 @@ class FiniteJudge:
             ),
             failures=failures,
             margin_at=margin_at,
+            executed_margins=margins[:, rows, choice],
         )
 
     def _ask_in_order(
@@ -241,6 +242,7 @@ class ComponentJudge:
             safe_set=safe_set,
             failures=dict(reader.failures),
             margin_at=margin_at_action,
+            executed_margins=margin_at(point),
         )
 
     def _checked(self, masks: np.ndarray, by_component: bool) -> np.ndarray:

@@ -1,7 +1,7 @@
 """Asking rules about a batch of states; each way in which an answer can be unusable becomes a reason."""
 
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 

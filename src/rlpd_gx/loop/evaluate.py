@@ -34,12 +34,12 @@ class ShadowCounts:
         if verdict is None:
             return
         margin = verdict.margin
-        self.interventions += verdict.intervened
+        self.interventions += verdict.corrected
         self.forbidden_proposals += margin < 0
         self.near_misses += 0 <= margin < near_miss
         self.inevitable += verdict.status is Status.INEVITABLE
         self.fallbacks += verdict.status is Status.FALLBACK
-        ran_as_proposed = verdict.action is not verdict.suggestion or not verdict.intervened
+        ran_as_proposed = not verdict.enforced or not verdict.corrected
         self.forbidden_executed += (margin < 0 and ran_as_proposed) or verdict.status is Status.INEVITABLE
 
     def rates(self) -> dict[str, float]:

@@ -82,7 +82,7 @@ class Lane:
         verdict = info.get("guardian")
         self.score += float(info.get("raw_reward", reward))
         self.length += 1
-        self.interventions += verdict is not None and verdict.intervened
+        self.interventions += verdict is not None and verdict.corrected
         self.unsafe_events += bool(info.get("unsafe_event", False))
         success = info.get("success", info.get("is_success"))  # as robotics environments name it
         if success is not None:
@@ -191,13 +191,7 @@ class Lanes:
         if truncated and stepped:  # a state that was cut is bootstrapped from
             final = self.encode(self._or_only(_safe_set(lane.env), executed))
         over = info.get("game_over", ended) or truncated
-        margin = np.nan if verdict is None else verdict.margin
-        if (
-            verdict is not None
-            and verdict.status is Status.PROJECTED
-            and verdict.action is verdict.suggestion
-        ):
-            margin = 0.0  # on the boundary
+        margin = np.nan if verdict is None else verdict.executed_margin
         return (
             np.asarray(executed), reward, terminated, truncated, code, final, margin,
             bool(info.get("unsafe_event", False)), stepped, verdict, lane.finish() if over else None,

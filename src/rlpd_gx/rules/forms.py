@@ -17,10 +17,12 @@ Columns = tuple[np.ndarray, ...]  # the answers for a batch of states, [B, ...] 
 
 
 class Form:
-    """How to read what a rule's function returns. Give `name`, and whatever the family of the form asks for."""
+    """How to read what a rule's function returns.
+
+    A subclass gives `name`, what its family asks for, and a docstring for the users of its maker.
+    """
 
     name: ClassVar[str]
-    signature: ClassVar[str]  # what a user writes, for docstrings
     graded: ClassVar[bool] = True  # whether the margin of an allowed action says how near the boundary is
     shiftable: ClassVar[bool] = True  # whether there is a threshold to shift
 
@@ -40,8 +42,9 @@ class ActionForm(Form):
 
 
 class Predicate(ActionForm):
+    """A rule from a predicate: fn(state, action) -> bool."""
+
     name = "predicate"
-    signature = "A rule from a predicate: fn(state, action) -> bool."
     graded = shiftable = False
 
     def margins(self, answer: Any) -> np.ndarray:
@@ -49,8 +52,9 @@ class Predicate(ActionForm):
 
 
 class Margin(ActionForm):
+    """A rule from a margin: fn(state, action) -> float; allowed when >= 0."""
+
     name = "margin"
-    signature = "A rule from a margin: fn(state, action) -> float; allowed when >= 0."
 
     def margins(self, answer: Any) -> np.ndarray:
         values = plain_array(answer).astype(np.float64)
@@ -74,8 +78,9 @@ class TableForm(Form):
 
 
 class MaskForm(TableForm):
+    """A rule from a mask: fn(state) -> bool[n_actions]."""
+
     name = "mask"
-    signature = "A rule from a mask: fn(state) -> bool[n_actions]."
     graded = shiftable = False
 
     def table(self, answer: Any) -> tuple[np.ndarray, bool]:
@@ -133,8 +138,9 @@ class SetForm(Form):
 
 
 class Bounds(SetForm):
+    """A rule from bounds: fn(state) -> (low, high), each [d]."""
+
     name = "bounds"
-    signature = "A rule from bounds: fn(state) -> (low, high), each [d]."
     parameters: ClassVar = {"low": ("d",), "high": ("d",)}
 
     def convex_set(self, low: np.ndarray, high: np.ndarray) -> ConvexSet:  # type: ignore[override]
@@ -145,8 +151,9 @@ class Bounds(SetForm):
 
 
 class Halfspaces(SetForm):
+    """A rule from half-spaces: fn(state) -> (A [m, d], b [m]); A a <= b."""
+
     name = "halfspace"
-    signature = "A rule from half-spaces: fn(state) -> (A [m, d], b [m]); A a <= b."
     parameters: ClassVar = {"A": ("m", "d"), "b": ("m",)}
     finite = ("A",)
 
@@ -184,18 +191,21 @@ class _Weighted(SetForm):
 
 
 class L1(_Weighted):
+    """A rule from a weighted L1 norm: fn(state) -> (w [d], c); sum |w_i a_i| <= c."""
+
     name, kind = "l1", WeightedL1
-    signature = "A rule from a weighted L1 norm: fn(state) -> (w [d], c); sum |w_i a_i| <= c."
 
 
 class PositiveParts(_Weighted):
+    """A rule from positive parts: fn(state) -> (w [d], c); sum max(w_i a_i, 0) <= c."""
+
     name, kind = "positive_sum", PositiveSum
-    signature = "A rule from positive parts: fn(state) -> (w [d], c); sum max(w_i a_i, 0) <= c."
 
 
 class EllipsoidForm(_Weighted):
+    """A rule from an ellipsoid: fn(state) -> (w [d] >= 0, c); sum w_i a_i^2 <= c."""
+
     name, kind = "ellipsoid", Ellipsoid
-    signature = "A rule from an ellipsoid: fn(state) -> (w [d] >= 0, c); sum w_i a_i^2 <= c."
 
     def check(self, w: np.ndarray, c: np.ndarray) -> None:  # type: ignore[override]
         if (w < 0).any():

@@ -201,7 +201,7 @@ def maker(form: Form) -> RuleMaker:
         return Atom(fn, form, "rule" if given == "<lambda>" else given, batched, tuple(needs), lazy=lazy)
 
     make.__doc__ = (
-        f"{getattr(form, 'signature', f'A {form.name} rule.')}\n\n    Also a decorator.\n"
+        f"{form.__doc__}\n\n    Also a decorator.\n"
         "    `batched`: fn takes a whole batch of states (and actions) and returns one row for each.\n"
         "    `needs`: which of previous_action, time and parameters fn takes as keyword arguments.\n"
         "    `lazy`: fn is costly; among discrete actions ask it only until the nearest allowed one is found.\n"
