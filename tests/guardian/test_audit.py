@@ -34,7 +34,7 @@ def play(guardian, proposals):
 def test_counts_agree_with_a_count_from_outside():
     guardian = gx.Guardian(LINE, gx.bounds_rule(lambda s: ([-1], [0.5]), name="wall"), near_miss=0.05)
     seen = play(guardian, np.linspace(-0.9, 0.9, 181))
-    counts = guardian.audit.counts
+    counts = guardian.audit.tally
     assert (counts.proposals, counts.projected, counts.near_misses) == (
         seen["proposals"],
         seen["moved"],
@@ -45,8 +45,8 @@ def test_counts_agree_with_a_count_from_outside():
     assert counts.rules["wall"].deepest == pytest.approx(0.4, abs=1e-6)
     assert counts.distance == pytest.approx(seen["depth"], abs=1e-4)
     summary = guardian.audit.as_dict()
-    assert summary["interventions"] == seen["moved"]
-    assert summary["intervention_rate"] == pytest.approx(seen["moved"] / 181)
+    assert summary["corrections"] == seen["moved"]
+    assert summary["correction_rate"] == pytest.approx(seen["moved"] / 181)
     json.dumps(summary)
 
 
@@ -60,7 +60,7 @@ def test_a_batch_counts_like_one_by_one_and_remembered_verdicts_like_fresh_ones(
         one.certify(0.0, p)
     many.certify_batch(np.zeros(200), proposals)
     a, b = one.audit.as_dict(), many.audit.as_dict()
-    for key in ("proposals", "projected", "near_misses", "near_misses_executed", "interventions"):
+    for key in ("proposals", "projected", "near_misses", "near_misses_executed", "corrections"):
         assert a[key] == b[key]
     assert a["distance"] == pytest.approx(b["distance"])
 
@@ -72,8 +72,8 @@ def test_a_batch_counts_like_one_by_one_and_remembered_verdicts_like_fresh_ones(
     )  # lists are not
     for i in ids:
         assert remembered.certify(None, int(i)).action == plain.certify(None, int(i)).action
-    assert remembered.audit.counts == plain.audit.counts
-    assert remembered.audit.counts.projected == int((ids == 1).sum())
+    assert remembered.audit.tally == plain.audit.tally
+    assert remembered.audit.tally.projected == int((ids == 1).sum())
 
 
 def test_zero_events_are_not_a_zero_rate():
@@ -108,7 +108,7 @@ def test_the_file_says_which_rule_blocked_what_and_reads_back_to_the_same_counts
     assert events[0]["binding"] == ["wall"]
     assert events[0]["margins"]["wall"] == pytest.approx(-0.4, abs=1e-6)
     assert events[0]["proposed"] == [0.9]
-    assert audit.counts == guardian.audit.counts
+    assert audit.tally == guardian.audit.tally
 
 
 def test_runs_appended_to_one_file_add_up_and_a_torn_line_costs_only_itself(tmp_path):
@@ -120,8 +120,8 @@ def test_runs_appended_to_one_file_add_up_and_a_torn_line_costs_only_itself(tmp_
         with path.open("a") as file:
             file.write('{"event": "interv')  # what a kill in the middle of a write leaves
     audit, events = gx.Audit.read(path)
-    assert audit.counts.proposals == 3
-    assert audit.counts.rules["wall"].blocked == 2
+    assert audit.tally.proposals == 3
+    assert audit.tally.rules["wall"].blocked == 2
     assert len(events) == 2
 
 
@@ -147,7 +147,7 @@ def test_the_file_survives_a_killed_process(tmp_path):
     said = max([said, *(int(r) for r in rest if r.isdigit())][:-1] or [said])
     audit, events = gx.Audit.read(path)
     assert len(events) >= said // 2
-    assert audit.counts.proposals >= said
+    assert audit.tally.proposals >= said
     assert all(e["executed"] == 0 for e in events)
 
 

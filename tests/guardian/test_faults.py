@@ -44,8 +44,8 @@ def test_a_rule_that_gives_no_usable_answer_makes_the_fallback_run(name):
     assert not verdict.exact
     assert re.search(said, verdict.reason)
     assert "rule 'broken'" in verdict.reason
-    assert guardian.audit.counts.fallback == 1
-    assert sum(guardian.audit.counts.reasons.values()) == 1
+    assert guardian.audit.tally.fallback == 1
+    assert sum(guardian.audit.tally.reasons.values()) == 1
 
 
 @pytest.mark.parametrize("answer", [0.7, np.nan, None, "yes", np.array([True, False]), 2])
@@ -90,7 +90,7 @@ def test_a_proposal_that_is_no_action_is_replaced(proposed):
         assert verdict.status == "fallback"
         assert np.array_equal(verdict.action, fallback)
         assert "proposal" in verdict.reason
-        assert all(c.blocked == 0 for c in guardian.audit.counts.rules.values())
+        assert all(c.blocked == 0 for c in guardian.audit.tally.rules.values())
 
 
 @pytest.mark.parametrize("proposed", [3, -1, 1.0, True, np.array([0.0])])
@@ -121,7 +121,7 @@ def test_without_a_fallback_the_previous_action_runs_if_still_allowed_else_nothi
         )
     with pytest.raises(gx.StopEpisode):
         guardian.certify(None, np.array([np.nan, 0.0]))
-    assert guardian.audit.counts.stopped == 2
+    assert guardian.audit.tally.stopped == 2
 
 
 def test_a_fallback_that_a_rule_forbids_is_not_used():

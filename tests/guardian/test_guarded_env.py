@@ -119,8 +119,8 @@ def test_a_rate_limit_in_a_vector_of_environments(mode):
             assert abs(float(inner.received[0]) - start) <= 0.1 + 1e-7
             previous[i] = float(inner.received[0])
             executed += 1
-    assert env.audit.counts.proposals == executed
-    assert env.audit.counts.episodes == (24 // 6 if mode is AutoresetMode.NEXT_STEP else 24 // 5) * 3
+    assert env.audit.tally.proposals == executed
+    assert env.audit.tally.episodes == (24 // 6 if mode is AutoresetMode.NEXT_STEP else 24 // 5) * 3
 
 
 def test_a_vector_environment_gets_actions_of_its_own_type():
@@ -162,7 +162,7 @@ def test_an_episode_that_may_not_go_on_ends_and_nothing_is_executed():
     assert env.unwrapped.t == 0
     with pytest.raises(gym.error.ResetNeeded):
         env.step(np.zeros(1, np.float32))
-    assert env.audit.counts.stopped == 1
+    assert env.audit.tally.stopped == 1
 
 
 def test_unsafe_events_are_counted_by_episode_and_bounded():
@@ -174,7 +174,7 @@ def test_unsafe_events_are_counted_by_episode_and_bounded():
         env.reset(seed=0)
         for _ in range(5):
             env.step(np.array([push], np.float32))
-    counts = env.audit.counts
+    counts = env.audit.tally
     assert (counts.episodes, counts.episodes_watched, counts.episodes_with_unsafe_event) == (4, 4, 2)
     # Clopper-Pearson: at the bound p, seeing at most 2 of 4 has probability 5%.
     p = env.audit.upper_bound(0.95)
@@ -193,9 +193,9 @@ def test_the_last_step_of_a_vector_episode_is_watched_too(mode):
     env.reset(seed=0)
     for _ in range(12):
         env.step(np.ones((2, 1), np.float32))
-    counts = env.audit.counts
+    counts = env.audit.tally
     assert counts.episodes_with_unsafe_event == counts.episodes == 4
-    assert counts.episodes_with_interventions == 4
+    assert counts.episodes_corrected == 4
 
 
 def test_monitor_mode_executes_the_proposal():
@@ -203,7 +203,7 @@ def test_monitor_mode_executes_the_proposal():
     env.reset(seed=0)
     env.step(np.array([1.0], np.float32))
     assert env.unwrapped.received == pytest.approx([1.0])
-    assert env.audit.counts.projected == 1
+    assert env.audit.tally.projected == 1
 
 
 # --- real rules ------------------------------------------------------------------------------------------------
@@ -266,8 +266,8 @@ def test_the_action_constraints_of_the_benchmark_are_never_broken(env_id, rule, 
             env.reset()
     assert watch.steps == 600
     assert watch.violations == 0
-    assert env.audit.counts.projected > 30  # the rule was really in the way
-    assert env.audit.counts.projected + env.audit.counts.allowed == 600
+    assert env.audit.tally.projected > 30  # the rule was really in the way
+    assert env.audit.tally.projected + env.audit.tally.allowed == 600
 
 
 @pytest.mark.filterwarnings("ignore:.*compiler attribute")
@@ -293,7 +293,7 @@ def test_a_vector_of_simulators_is_guarded_at_once():
     for _ in range(120):
         env.step(env.action_space.sample())
     assert sum(e.violations for e in vector.envs) == 0
-    assert env.audit.counts.projected > 20
+    assert env.audit.tally.projected > 20
 
 
 def test_driving_rules_hold_on_the_highway():
@@ -332,8 +332,8 @@ def test_driving_rules_hold_on_the_highway():
             *_, terminated, truncated, _ = env.step(env.action_space.sample())
             over = terminated or truncated
     assert watch.violations == 0
-    assert env.audit.counts.interventions > 5
-    assert env.audit.counts.episodes_watched == 8
+    assert env.audit.tally.corrections > 5
+    assert env.audit.tally.episodes_watched == 8
 
 
 def test_nobody_falls_into_a_hole_of_a_frozen_lake_without_slipping():
@@ -354,7 +354,7 @@ def test_nobody_falls_into_a_hole_of_a_frozen_lake_without_slipping():
             over = terminated or truncated
     assert len(holes) == 4
     assert reached > 0
-    assert env.audit.counts.rules["hole"].blocked > 50
+    assert env.audit.tally.rules["hole"].blocked > 50
 
 
 # --- stable-baselines3 -----------------------------------------------------------------------------------------
@@ -387,5 +387,5 @@ def test_agents_of_stable_baselines3_train_under_guard_without_a_violation(algor
     getattr(sb3, algorithm)("MlpPolicy", env, seed=0, device="cpu", **options).learn(steps)
     assert len(watch.executed) >= steps
     assert all(holds(s.astype(np.float64), a.astype(np.float64)) for s, a in watch.executed)
-    assert env.audit.counts.projected > 100
-    assert env.audit.counts.proposals == len(watch.executed)
+    assert env.audit.tally.projected > 100
+    assert env.audit.tally.proposals == len(watch.executed)

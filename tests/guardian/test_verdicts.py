@@ -18,7 +18,7 @@ def test_an_allowed_action_passes_untouched():
     proposed = np.array([0.3, -0.4], np.float32)
     verdict = guardian.certify(None, proposed)
     assert verdict.status == "allowed"
-    assert not verdict.intervened
+    assert not verdict.corrected
     assert np.array_equal(verdict.action, proposed)
     assert verdict.margins["power"] == pytest.approx(0.3)
     assert verdict.distance == 0
@@ -282,8 +282,8 @@ def test_monitor_mode_lets_everything_through_and_reports():
     verdict = guardian.certify(None, np.array([1.0, 1.0]))
     assert verdict.action.tolist() == [1.0, 1.0]
     assert verdict.suggestion == pytest.approx([0.5, 0.5], abs=1e-6)
-    assert verdict.intervened
-    assert guardian.audit.counts.projected == 1
+    assert verdict.corrected
+    assert guardian.audit.tally.projected == 1
 
 
 def test_the_same_state_and_context_give_the_same_verdict():

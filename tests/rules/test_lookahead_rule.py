@@ -143,7 +143,7 @@ def test_a_plan_that_leads_into_danger_is_repaired():
             action = guardian.certify(world, 0).action
             world.at = int.from_bytes(world.advance(world.place(world.at), action).identity, "big")
         assert guardian.certify(world, 0).action == 1  # at the door itself, asking is enough
-        assert (guardian.audit.counts.inevitable == 0) == (effort > 0)
+        assert (guardian.audit.tally.inevitable == 0) == (effort > 0)
 
 
 @given(seeds, proposals, st.integers(0, 30))
@@ -267,4 +267,4 @@ def test_a_mujoco_pendulum_stays_up_far_longer_under_random_pushes():
                 if world.step(int(chance.integers(3)))[2]:
                     break
     assert lived[guarded] > 4 * lived[bare]
-    assert guarded.audit.counts.projected > 0
+    assert guarded.audit.tally.projected > 0

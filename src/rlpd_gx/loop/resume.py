@@ -12,7 +12,7 @@ from rlpd_gx.guardian import GuardedEnv
 from rlpd_gx.learner import Sac
 from rlpd_gx.loop.checkpoint import Checkpoints
 from rlpd_gx.loop.environments import Environments, Member
-from rlpd_gx.loop.evaluate import Evaluation, ShadowCounts
+from rlpd_gx.loop.evaluate import Evaluation
 from rlpd_gx.loop.run_folder import RunFolder
 from rlpd_gx.loop.task import Task
 from rlpd_gx.loop.train import Trainer, Watcher
@@ -62,7 +62,7 @@ def resume(path: Path, watchers: tuple[Watcher, ...] = ()) -> tuple[Trainer, Sav
         setattr(trainer, name, state[name])
     trainer.last_score = np.nan if state["last_score"] is None else state["last_score"]
     if state["last_evaluation"] is not None:
-        trainer.last_evaluation = _evaluation(state["last_evaluation"])
+        trainer.last_evaluation = Evaluation.from_state(state["last_evaluation"])
     for member, saved in zip(trainer.environments.members, state["environments"], strict=True):
         notes += _restore_member(trainer, member, saved)
     return trainer, saver, notes
@@ -106,7 +106,7 @@ def _state(trainer: Trainer, segments: Segments) -> dict[str, Any]:
         "updates": trainer.updates,
         "seconds": dict(trainer.seconds),
         "last_score": None if np.isnan(trainer.last_score) else trainer.last_score,
-        "last_evaluation": None if evaluation is None else evaluation.row(),
+        "last_evaluation": None if evaluation is None else evaluation.state(),
         "environments": [
             _member_state(trainer.environments, member) for member in trainer.environments.members
         ],
@@ -145,12 +145,6 @@ def _restore_member(trainer: Trainer, member: Member, saved: dict[str, Any]) -> 
     trainer.online.complete(np.tile(saved["safe_set"], (len(here), 1)), where=here)
     trainer.begin_episodes(here)
     return [f"the episode of environment {member.index} starts over: {why}"]
-
-
-def _evaluation(row: dict[str, Any]) -> Evaluation:
-    counts = {name: row[name] for name in ShadowCounts().__dict__}
-    success = list(row.get("success_steps", []))
-    return Evaluation(list(row["returns"]), list(row["lengths"]), success, ShadowCounts(**counts))
 
 
 def load_learner(path: Path) -> tuple[Sac, Environments]:

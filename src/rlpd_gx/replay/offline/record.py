@@ -85,7 +85,7 @@ class Recorder(gymnasium.Wrapper[Any, Any, Any, Any]):
             "action": np.array(action if verdict is None else verdict.action),
             # Where a rule failed, what the others say is not the safe set.
             "safe_set": None if verdict is None or verdict.reason else verdict.safe_set,
-            "margin": np.nan if verdict is None else _executed_margin(verdict),
+            "margin": np.nan if verdict is None else verdict.executed_margin,
             "reward": float(reward),
             "terminated": bool(terminated),
             "truncated": bool(truncated),
@@ -299,16 +299,6 @@ class ActionLogSink:
 
     def discard(self) -> None:
         """See `Sink`."""
-
-
-def _executed_margin(verdict: Any) -> float:
-    """The smallest margin at the executed action; a verdict holds those at the proposed one."""
-    if verdict.status == "fallback":
-        return np.nan
-    if verdict.status == "projected" and not np.array_equal(verdict.proposed, verdict.action):
-        return 0.0  # a projection lands on the boundary
-    # Allowed, let through by a monitor, or inevitable: then at least the sign is right.
-    return float(min(verdict.margins.values(), default=np.nan))
 
 
 def _free(path: Path) -> Path:
