@@ -163,3 +163,96 @@ def test_an_audit_belongs_to_one_guardian():
     gx.Guardian(LINE, rule, audit=audit)
     with pytest.raises(gx.GxError, match="its own"):
         gx.Guardian(LINE, rule, audit=audit)
+
+
+WALL = gx.bounds_rule(lambda s: ([-1], [0.5]), name="wall")
+
+
+def test_a_file_cut_back_to_nothing_says_again_what_it_begins_with(tmp_path):
+    """What a run does that was killed before its first checkpoint: it opens the file, then cuts it."""
+    path = tmp_path / "audit.jsonl"
+    play(gx.Guardian(LINE, WALL, audit=path), [0.9])
+    guardian = gx.Guardian(LINE, WALL, audit=path)
+    os.truncate(path, 0)
+    play(guardian, [0.9, 0.1])
+    guardian.end_episode()
+    audit, events = gx.Audit.read(path)
+    assert audit.fingerprint == guardian.fingerprint
+    assert (audit.damaged_lines, len(events)) == (0, 1)
+    assert audit.tally == guardian.audit.tally
+
+
+def test_a_torn_line_is_closed_counted_and_costs_no_other(tmp_path):
+    path = tmp_path / "audit.jsonl"
+    play(gx.Guardian(LINE, WALL, audit=path), [0.9, 0.8])
+    os.truncate(path, path.stat().st_size - 5)
+    guardian = gx.Guardian(LINE, WALL, audit=path)
+    play(guardian, [0.7])
+    audit, events = gx.Audit.read(path)
+    assert audit.damaged_lines == 1
+    assert [e["proposed"] for e in events] == [[pytest.approx(0.9)], [pytest.approx(0.7)]]
+    assert "damaged lines" in str(audit)
+
+
+def test_damage_in_the_middle_is_counted_whatever_it_is(tmp_path):
+    path = tmp_path / "audit.jsonl"
+    guardian = gx.Guardian(LINE, WALL, audit=path)
+    play(guardian, [0.9, 0.8, 0.7])
+    guardian.end_episode()
+    lines = path.read_bytes().splitlines()
+    bad = [
+        b"\xff\xfe",
+        b"[1]",
+        b"17",
+        b'{"event": "correction"}',
+        b'{"event": "other"}',
+        b'{"event":',
+        b"null",
+    ]
+    for line in bad:
+        path.write_bytes(b"\n".join([*lines[:2], line, *lines[2:]]) + b"\n")
+        audit, events = gx.Audit.read(path)
+        assert audit.damaged_lines == 1, line
+        assert audit.tally == guardian.audit.tally
+        assert len(events) == 3
+
+
+def test_what_is_no_audit_file_is_a_sentence(tmp_path):
+    (tmp_path / "noise").write_bytes(b"\x00\x01\n\xff")
+    for name, said in (
+        ("noise", "is not an audit file"),
+        ("missing", "cannot be read"),
+        (".", "cannot be read"),
+    ):
+        with pytest.raises(gx.GxError, match=said):
+            gx.Audit.read(tmp_path / name)
+
+
+def test_a_full_disk_is_noticed_and_the_torn_line_closed_afterwards(tmp_path):
+    import resource
+
+    path = tmp_path / "audit.jsonl"
+    guardian = gx.Guardian(LINE, WALL, audit=path)
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    try:  # files may grow by 100 bytes more: the next line is written in part
+        resource.setrlimit(resource.RLIMIT_FSIZE, (path.stat().st_size + 100, limits[1]))
+        with pytest.raises(gx.GxError, match=r"audit file .* cannot be written"):
+            guardian.certify(None, np.array([0.9], np.float32))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    play(guardian, [0.8])
+    audit, events = gx.Audit.read(path)
+    assert audit.damaged_lines == 1
+    assert [e["proposed"] for e in events] == [[pytest.approx(0.8)]]
+
+
+def test_brackets_in_names_are_printed_as_they_are():
+    def fails(state, action):
+        raise ValueError("[bold]no[/bold]")
+
+    rules = [gx.bounds_rule(lambda s: ([-1], [0.5]), name="arm[red][/blue]"), gx.rule(fails, name="x[0]")]
+    guardian = gx.Guardian(LINE, rules, fallback=np.zeros(1))
+    guardian.certify(None, np.array([0.9], np.float32))
+    text = str(guardian.audit)
+    assert "blocked by arm[red][/blue]" in text
+    assert "[bold]no[/bold]" in text

@@ -198,6 +198,100 @@ def test_the_last_step_of_a_vector_episode_is_watched_too(mode):
     assert counts.episodes_corrected == 4
 
 
+def test_steps_after_the_end_are_refused_and_count_for_nothing():
+    env = gx.GuardedEnv(Line(), gx.bounds_rule(lambda s: ([-1], [1])), unsafe_event=lambda *outcome: False)
+    env.reset(seed=0)
+    for _ in range(5):
+        env.step(np.zeros(1, np.float32))
+    bound = env.audit.upper_bound()
+    for _ in range(3):
+        with pytest.raises(gym.error.ResetNeeded, match="the episode is over"):
+            env.step(np.zeros(1, np.float32))
+    assert env.safe_set() is not None  # the last state can still be looked at
+    env.reset()
+    env.reset()  # nothing happened between the two
+    env.close()
+    assert env.audit.tally.episodes == 1
+    assert env.audit.upper_bound() == bound
+
+
+@pytest.mark.filterwarnings("ignore:.*is not batched")
+@pytest.mark.parametrize("mode", [AutoresetMode.NEXT_STEP, AutoresetMode.SAME_STEP])
+@pytest.mark.parametrize("parameters", [{"limit": 0.1}, lambda t: {"limit": np.array(0.1 + t / 10)}, "words"])
+def test_a_vector_is_guarded_as_its_members_would_be_alone(mode, parameters):
+    """The same proposals to a vector and to single environments: same executed actions, same counts."""
+
+    class Uneven(Line):
+        def __init__(self, length):
+            self.length, self.executed = length, []
+
+        def step(self, action):
+            observation, reward, terminated, _, info = super().step(action)
+            self.executed.append(float(self.received[0]))
+            return observation, reward, terminated, self.t >= self.length, info
+
+    def limits(state, previous_action, time, parameters):
+        size = 0.3 if parameters == "words" else float(parameters["limit"])
+        return previous_action - size, previous_action + size + time / 100
+
+    rule = gx.bounds_rule(limits, needs=("previous_action", "time", "parameters"))
+    lengths, options = (3, 5), {"parameters": parameters, "unsafe_event": lambda o, *rest: o[..., 0] > 0.5}
+    vector = SyncVectorEnv([lambda n=n: Uneven(n) for n in lengths], autoreset_mode=mode)
+    with pytest.warns(UserWarning, match=NOT_MARKOV):
+        env = gx.GuardedVectorEnv(vector, rule, **options)
+    env.reset(seed=0)
+    proposals = np.random.default_rng(0).uniform(-1, 1, (20, 2, 1)).astype(np.float32)
+    heard = [[], []]
+    for proposed in proposals:
+        *_, infos = env.step(proposed)
+        for i in np.flatnonzero(infos["_guardian"]):
+            heard[i].append(proposed[i])
+    env.close()
+    total = []
+    for i, length in enumerate(lengths):
+        with pytest.warns(UserWarning, match=NOT_MARKOV):
+            alone = gx.GuardedEnv(Uneven(length), rule, **options)
+        over = True
+        for proposed in heard[i]:
+            if over:
+                alone.reset()
+            *_, over, _ = alone.step(proposed)
+        alone.close()
+        assert alone.unwrapped.executed == vector.envs[i].executed
+        total.append(alone.audit.tally)
+    both = total[0] + total[1]
+    for name in (
+        "proposals",
+        "projected",
+        "episodes",
+        "episodes_corrected",
+        "episodes_with_unsafe_event",
+        "unsafe_events",
+    ):
+        assert getattr(env.audit.tally, name) == getattr(both, name), name
+    assert 0 < both.episodes_with_unsafe_event < both.episodes
+
+
+def test_members_of_a_vector_with_several_discrete_actions_may_reset_apart():
+    class Buttons(Line):
+        action_space = gym.spaces.MultiDiscrete([2, 3])
+
+        def __init__(self, length):
+            self.length = length
+
+        def step(self, action):
+            self.t += 1
+            return np.zeros(1), 0.0, False, self.t >= self.length, {}
+
+    vector = SyncVectorEnv([lambda: Buttons(2), lambda: Buttons(3)])
+    env = gx.GuardedVectorEnv(vector, gx.rule(lambda s, a: a[:, 1] != 1, batched=True))
+    env.reset(seed=0)
+    for _ in range(12):
+        *_, infos = env.step(np.array([[1, 1], [0, 1]]))
+        assert all(v is None or v.action[1] != 1 for v in infos["guardian"])
+    assert env.audit.tally.episodes == 12 // 3 + 12 // 4
+
+
 def test_monitor_mode_executes_the_proposal():
     env = gx.GuardedEnv(Line(), gx.bounds_rule(lambda s: ([-0.2], [0.2])), mode="monitor")
     env.reset(seed=0)

@@ -84,6 +84,17 @@ def test_a_rule_that_was_not_asked_hides_nothing(rules: Any) -> None:
     assert outcome.margin[0] < 0
 
 
+def test_a_fallback_that_is_allowed_does_not_cut_a_span() -> None:
+    """Spans end before a later action with a margin below zero: the stored margin is the executed action's."""
+    lanes = _lanes([broken, only_one], fallback=1)
+    outcomes = [lanes.step(np.array([0])) for _ in range(2)]
+    statuses = [str(o.verdicts[0].status) for o in outcomes]  # type: ignore[union-attr]
+    assert statuses == ["projected", "fallback"]
+    assert [int(o.executed_action[0]) for o in outcomes] == [1, 1]
+    assert all(o.verdicts[0].margin < 0 for o in outcomes)  # type: ignore[union-attr]
+    assert all(o.margin[0] >= 0 for o in outcomes)
+
+
 @pytest.mark.parametrize("known_before", [False, True])
 def test_where_nothing_is_allowed_the_executed_action_alone_is_stored(known_before: bool) -> None:
     environments = _environments(nothing)

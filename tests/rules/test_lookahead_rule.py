@@ -233,6 +233,16 @@ def test_settings_are_checked_and_the_fingerprint_knows_them():
     )
 
 
+def test_what_a_search_allows_is_no_near_miss():
+    """Its margin is 0 for every allowed action, since the search stops there: it does not say how near danger is."""
+    world = World(0)
+    world.bad[:] = False
+    guardian = gx.Guardian(gym.spaces.Discrete(ACTIONS), lookahead(world), near_miss=0.05)
+    for _ in range(5):
+        assert guardian.certify(world, 0).margin == 0
+    assert (guardian.audit.tally.allowed, guardian.audit.tally.near_misses) == (5, 0)
+
+
 class Pushes(gym.ActionWrapper):
     """A pendulum on a cart, pushed left, not at all, or right; its state can be copied."""
 

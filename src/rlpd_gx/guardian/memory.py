@@ -19,21 +19,11 @@ BOOL = np.dtype(bool)
 WHOLE = frozenset({int, np.int64, np.int32})
 
 
-class Entry:
-    """A verdict, and how often it was given: `tick` is one call into C, so that threads lose none."""
+Entry = tuple[Verdict, Callable[[], int], bool]
+"""A verdict, what counts how often it was given, and whether a file is to be told at once.
 
-    __slots__ = ("_counter", "_handed_over", "tick", "told", "verdict")
-
-    def __init__(self, verdict: Verdict, told: bool) -> None:
-        self.verdict, self.told = verdict, told
-        self._counter, self._handed_over = count(), 0
-        self.tick = self._counter.__next__
-
-    def waiting(self) -> int:
-        """How often it was given since this was last asked."""
-        total = int(self._counter.__reduce__()[1][0])  # where it stands, without counting
-        new, self._handed_over = total - self._handed_over, total
-        return new
+Counting is one call into C (`itertools.count`), so that threads lose none.
+"""
 
 
 class Said:
@@ -68,6 +58,7 @@ class Memory:
         read: list[Atom] = [mask_rule(_Answer(i), name=a.name) for i, a in enumerate(judge.rules)]
         self.judge = FiniteJudge(judge.space, read, judge.embedding)
         self.known: dict[tuple[bytes, Any], Entry] = {}
+        self.handed_over: dict[tuple[bytes, Any], int] = {}  # how many of each the audit has
 
     def recaller(self) -> Callable[[Any, Any], Verdict | Answers | None]:
         """A function (state, proposed) -> the verdict, or what the rules said if it has to be found the long way.
@@ -89,7 +80,7 @@ class Memory:
                 except TypeError:  # some rule said something else
                     return answers
             else:
-                if state.__class__ is array:
+                if state.__class__ is array:  # as `read_only` does it, but quicker
                     state = state.view()
                     state.setflags(False)
                 else:
@@ -106,10 +97,11 @@ class Memory:
                 entry = make(code, proposed)
                 if entry is None:
                     return [code] if only is not None else answers
-            entry.tick()
-            if entry.told:
+            verdict, tick, told = entry
+            tick()
+            if told:
                 hand_over()
-            return entry.verdict
+            return verdict
 
         return recall
 
@@ -140,15 +132,18 @@ class Memory:
         )
         verdict = batch[0]
         # If another thread was faster, its entry is the one that counts.
-        return self.known.setdefault(
-            (code, proposed), Entry(verdict, verdict.corrected and self.audit.path is not None)
-        )
+        told = verdict.corrected and self.audit.path is not None
+        return self.known.setdefault((code, proposed), (verdict, count().__next__, told))
 
     def hand_over(self) -> None:
         """Give the counts to the audit, corrections last."""
         with self.audit.lock:
-            given = [(entry.verdict, entry.waiting()) for entry in list(self.known.values())]
-            given = [(verdict, times) for verdict, times in given if times]
+            given = []
+            for key, (verdict, tick, _) in list(self.known.items()):
+                total = int(tick.__self__.__reduce__()[1][0])  # type: ignore[attr-defined]  # reading is no tick
+                if new := total - self.handed_over.get(key, 0):
+                    self.handed_over[key] = total
+                    given.append((verdict, new))
             for verdict, times in sorted(given, key=lambda pair: pair[0].corrected):
                 self.audit.record(verdict, times)
 

@@ -42,6 +42,10 @@ class States:
         if self.single:
             return read_only(self.batch), {n: read_only(getattr(self.context, n)) for n in needs}
         one = {n: read_only(pick(getattr(self.context, n), i)) for n in needs}
+        if "time" in one:
+            one["time"] = int(
+                one["time"]
+            )  # as outside a batch: a numpy number would change a rule's precision
         return read_only(pick(self.batch, i)), one
 
     def all(self, needs: tuple[str, ...]) -> tuple[Any, dict[str, Any]]:
@@ -74,7 +78,7 @@ def read_only(value: Any) -> Any:
 def _protected(leaf: Any) -> Any:
     if isinstance(leaf, np.ndarray):
         leaf = leaf.view()
-        leaf.flags.writeable = False
+        leaf.setflags(write=False)
     return leaf
 
 
