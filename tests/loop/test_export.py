@@ -94,7 +94,7 @@ def made(home):
 def state_and_context(env, policy):
     """What the guarded environment will let its rules see in the next step."""
     read = env._state_of(env.env, *env._current())
-    return {"state": read, "context": env._context()} if policy._reads_more else {"context": env._context()}
+    return {"state": read, "context": env.context()} if policy._reads_more else {"context": env.context()}
 
 
 @pytest.mark.parametrize("name", ["hopper", "lure", "resampled", "pong"])
