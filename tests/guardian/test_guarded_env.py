@@ -66,7 +66,7 @@ def test_a_guarded_environment_is_a_proper_environment():
     check_env(env, skip_render_check=True)
     box = gx.GuardedEnv(gym.make("Pendulum-v1").unwrapped, gx.bounds_rule(lambda s: ([-1.0], [1.0])))
     check_env(box, skip_render_check=True)
-    assert env.spec is None or env.spec.additional_wrappers[-1].name == "GuardedEnv"
+    assert env.spec.additional_wrappers[-1].name == "GuardedEnv"
 
 
 def test_the_verdict_travels_in_info():

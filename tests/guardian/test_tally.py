@@ -261,3 +261,34 @@ def test_answers_that_are_no_masks_are_copied_before_the_next_rule_uses_the_buff
 
     guardian = gx.Guardian(THREE, [gx.mask_rule(first), gx.mask_rule(second)])
     assert [int(guardian.certify(None, a).action) for a in range(3)] == [1, 1, 1]
+
+
+def test_a_full_memory_changes_neither_verdicts_nor_counts(monkeypatch):
+    import rlpd_gx.guardian.memory as memory
+
+    monkeypatch.setattr(memory, "CAPACITY", 2)
+    asked = []
+
+    def all_but(state):
+        asked.append(state)
+        return np.arange(4) != state
+
+    guardian = gx.Guardian(gym.spaces.Discrete(4), gx.mask_rule(all_but))
+    for state in (0, 1, 2, 3, 2, 0):
+        verdict = guardian.certify(state, 2)
+        assert (verdict.status == "projected") == (state == 2)
+    assert len(asked) == 6
+    assert (guardian.audit.tally.proposals, guardian.audit.tally.projected) == (6, 2)
+
+
+def test_a_fault_inside_never_lets_an_action_through(monkeypatch):
+    from rlpd_gx.guardian.finite import FiniteJudge
+
+    def faulty(*args, **options):
+        raise RuntimeError("bug")
+
+    guardian = gx.Guardian(THREE, gx.mask_rule(only_first), fallback=0)
+    monkeypatch.setattr(FiniteJudge, "judge", faulty)
+    verdict = guardian.certify(None, 1)
+    assert (verdict.action, verdict.status) == (0, "fallback")
+    assert "internal error, RuntimeError: bug" in verdict.reason

@@ -94,7 +94,10 @@ class Memory:
                 code = mask.tobytes()
             entry = known.get((code, proposed))
             if entry is None:
-                entry = make(code, proposed)
+                try:
+                    entry = make(code, proposed)
+                except Exception:  # the long way says what is wrong
+                    entry = None
                 if entry is None:
                     return [code] if only is not None else answers
             verdict, tick, told = entry

@@ -16,7 +16,7 @@ from rlpd_gx.guardian.reading import batch_of_one, pick
 from rlpd_gx.rules import Rule
 from rlpd_gx.safe_sets import SafeSet
 from rlpd_gx.trees import map_leaves
-from rlpd_gx.types import Verdict
+from rlpd_gx.types import Context, Verdict
 
 StateOf = Callable[[Any, Any, dict[str, Any]], Any]  # (env, observation, info) -> what the rules read
 UnsafeEvent = Callable[[Any, SupportsFloat, bool, bool, dict[str, Any]], bool]
@@ -110,7 +110,11 @@ class GuardedEnv(gym.Wrapper, gym.utils.RecordConstructorArgs):
     def certify(self, action: Any) -> Verdict:
         """The verdict on an action in the current state; counted as a proposal, but nothing is executed."""
         state = self._state_of(self.env, *self._current())
-        return self.guardian.certify(state, action, context=self._episode.context())
+        return self.guardian.certify(state, action, context=self.context())
+
+    def context(self) -> Context:
+        """What rules may need beside the state, as it is now."""
+        return self._episode.context()
 
     def safe_set(self) -> SafeSet | None:
         """The safe set in the current state, also after the last step of an episode until the reset.
