@@ -68,11 +68,12 @@ def test_a_failed_write_leaves_the_old_file_and_no_rubbish(tmp_path):
     mdp = TabularMDP(**arrays())
     target = tmp_path / "out.npz"
     target.mkdir()
-    with pytest.raises(gx.GxError, match=r"out.npz cannot be written \(Is a directory\)"):
+    with pytest.raises(gx.GxError, match="out.npz: cannot be written: Is a directory"):
         save_mdp(target, mdp)
     assert [path.name for path in tmp_path.iterdir()] == ["out.npz"]
-    with pytest.raises(gx.GxError, match="No such file or directory"):
-        save_mdp(tmp_path / "nowhere" / "out.npz", mdp)
+    (tmp_path / "file").touch()
+    with pytest.raises(gx.GxError, match="out.npz: cannot be written"):
+        save_mdp(tmp_path / "file" / "out.npz", mdp)
 
 
 @pytest.mark.parametrize("key", ["transitions", "rewards", "discount", "allowed"])
