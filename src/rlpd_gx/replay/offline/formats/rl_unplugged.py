@@ -94,7 +94,7 @@ class _Piece:
         return bool(
             last["d_t"][0] != 0
             and np.array_equal(last["episode_id"], record.get("episode_id", ()))
-            and last["o_tp1"] == record.get("o_t")
+            and list(last["o_tp1"]) == list(record.get("o_t", ()))
         )
 
     def add(self, record: dict[str, Any], file: Path, row: int) -> None:
