@@ -16,6 +16,7 @@ import sys
 import tempfile
 import time
 import traceback
+import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
@@ -553,6 +554,7 @@ def _serve(bench: Bench, pipe: Connection) -> None:
         taken = int(file.read().split()[0]) * resource.getpagesize()
     resource.setrlimit(resource.RLIMIT_AS, (taken + MEMORY_BYTES, taken + MEMORY_BYTES))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    warnings.filterwarnings("error", category=RuntimeWarning)  # a cast that changed numbers
     sys.stdout = sys.stderr = open(os.devnull, "w")  # noqa: SIM115
     while True:
         pipe.send(bench.trial(*pipe.recv()))

@@ -70,6 +70,9 @@ def _csr(allowed: NDArray[Any], data: NDArray[Any], indices: NDArray[Any], indpt
     if allowed.ndim != 2:
         raise GxError(f"allowed has shape {allowed.shape}; give [S, A]")
     rows = allowed.size
+    for name, part, kinds in zip(_CSR, (data, indices, indptr), ("biuf", "iu", "iu"), strict=True):
+        if part.dtype.kind not in kinds:
+            raise GxError(f"{name} holds {part.dtype}; store numbers, indices as whole ones")
     if indptr.shape != (rows + 1,):
         raise GxError(f"transitions_indptr has shape {indptr.shape}; allowed [S, A] asks for {(rows + 1,)}")
     try:

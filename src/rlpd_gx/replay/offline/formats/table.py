@@ -52,7 +52,9 @@ def read(path: Path, mapping: Mapping[str, str | Sequence[str]] | None = None) -
             raise problem(path, ", ".join(parts), None, "holds lists", "map a column of lists on its own")
     used = {part for parts in names.values() for part in parts}
     others = [name for name in found if name not in used and name not in columns]
-    left_out = [name for name in others if not _is_number(table.schema.field(name).type)]
+    left_out = [
+        name for name in others if name not in flat.KNOWN and not _is_number(table.schema.field(name).type)
+    ]
     columns |= {name: _column(table, name, path) for name in others if name not in left_out}
     source = flat.source(columns, path, names=names)
     if left_out:
