@@ -311,7 +311,7 @@ def test_a_group_that_contains_itself(tmp_path):
         ("total_episodes", "many", "'total_episodes': is no int"),
         ("observation_space", None, "'observation_space': is no str"),
         ("action_space", '{"type": "Discrete"}', "metadata.json: cannot be read"),
-        ("data_format", "arrow", "'data_format'"),
+        ("data_format", "arrow", "'total_episodes': is 1, but 0 episodes are stored"),
         ("minari_version", "9.9", "cannot be read.*version"),
         ("rules_fingerprint", 7, "'rules_fingerprint'"),
         ("env_spec", "{}", "cannot be read"),

@@ -76,6 +76,12 @@ def test_what_the_environment_says_is_used(tmp_path):
     assert f"--time-limit {length}" in data.findings[0]
 
 
+def test_the_other_storage_of_minari(tmp_path):
+    episodes = [minari_episode(0, 3, True), minari_episode(1, 2, False)]
+    folder = write_minari(tmp_path, episodes, BOX, Discrete(3), data_format="arrow")
+    assert load(folder).timeline.reward.tolist() == [0, 1, 2, 0, 0, 1, 0]
+
+
 def test_lossy_pictures_are_said(tmp_path):
     pictures = minari_episode(0, 2, True)
     pictures["observations"] = np.random.default_rng(0).integers(0, 255, (3, 32, 32, 3)).astype(np.uint8)

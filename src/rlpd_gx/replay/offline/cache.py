@@ -81,7 +81,7 @@ class ColumnWriter:
                     f"{where}: {name!r} is {column.dtype} {column.shape[1:]}, but was {dtype} {shape} "
                     "before; make it the same in all episodes"
                 )
-            data = np.ascontiguousarray(cast(Path(where), name, column, dtype))
+            data = np.ascontiguousarray(cast(where, name, column, dtype))
             self._sums[name].update(data.data.cast("B") if data.size else b"")
             data.tofile(self._files[name])
         self.rows += len(next(iter(columns.values())))

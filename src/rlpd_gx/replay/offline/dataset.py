@@ -186,7 +186,7 @@ class OfflineDataset:
                     f"{self.name}: {name!r} is {found} in every row, not {needed}; "
                     "give the data of that environment"
                 )
-            columns[name] = cast(Path(self.name), name, here, there.base)
+            columns[name] = cast(self.name, name, here, there.base)
         # Safe sets computed from rounded states must not be kept as those of the file.
         return replace(self, timeline=Timeline.from_columns(columns), folder=None)
 

@@ -133,7 +133,7 @@ def encode_sets(
     return codes, known, spec
 
 
-def problem(file: Path, field_name: str, row: int | str | None, what: str, remedy: str) -> GxError:
+def problem(file: Path | str, field_name: str, row: int | str | None, what: str, remedy: str) -> GxError:
     """One sentence: which file, field and row, what is wrong there, what to do."""
     place = f"{field_name!r}" if row is None else f"{field_name!r}, row {row}"
     return GxError(f"{file}: {place}: {what}; {remedy}")

@@ -14,7 +14,7 @@ def is_numeric(column: Array) -> bool:
     return column.dtype.kind in "biuf"
 
 
-def numbers(file: Path, name: str, column: Array) -> Array:
+def numbers(file: Path | str, name: str, column: Array) -> Array:
     """The column in this machine's byte order, refused unless it is `[n, ...]` numbers."""
     if not is_numeric(column):
         raise problem(file, name, None, f"holds {column.dtype}, not numbers", "store numbers")
@@ -23,7 +23,7 @@ def numbers(file: Path, name: str, column: Array) -> Array:
     return column.astype(column.dtype.newbyteorder("="), copy=False)
 
 
-def flags(file: Path, name: str, column: Array, first_row: int = 0) -> Array:
+def flags(file: Path | str, name: str, column: Array, first_row: int = 0) -> Array:
     """`[n]` bool from values that are exactly 0 or 1."""
     column = numbers(file, name, column)
     if column.size != len(column):
@@ -51,7 +51,7 @@ def first_changed(column: Array, dtype: np.dtype[Any]) -> int | None:
     return int(rows[0]) if rows.size else None
 
 
-def cast(file: Path, name: str, column: Array, dtype: np.dtype[Any], first_row: int = 0) -> Array:
+def cast(file: Path | str, name: str, column: Array, dtype: np.dtype[Any], first_row: int = 0) -> Array:
     """The column in another type, refused where that would change a value (rounding a float apart)."""
     if (row := first_changed(column, dtype)) is not None:
         value = column.reshape(len(column), -1)[row].tolist()

@@ -72,17 +72,17 @@ def _check_metadata(metadata: Any, folder: Path) -> None:
     for field, optional in ((FINGERPRINT, str | None), (SPEC, dict | None)):
         if not isinstance(metadata.get(field), optional):
             raise problem(folder / "metadata.json", field, None, "is of the wrong type", AGAIN)
-    if metadata.get("data_format") != "hdf5":
-        what = f"is {metadata.get('data_format')!r}"
-        raise problem(folder / "metadata.json", "data_format", None, what, "only hdf5 is read here")
-    import h5py
+    stored = sum(entry.is_dir() for entry in folder.iterdir())  # in the format arrow, each has a folder
+    if metadata.get("data_format") == "hdf5":
+        import h5py
 
-    main = folder / "main_data.hdf5"
-    with reading(main, AGAIN), h5py.File(main, "r") as file:
-        hdf5.datasets(file, main)
-        if len(file) != metadata["total_episodes"]:
-            what = f"is {metadata['total_episodes']}, but {len(file)} episodes are stored"
-            raise problem(folder / "metadata.json", "total_episodes", None, what, AGAIN)
+        main = folder / "main_data.hdf5"
+        with reading(main, AGAIN), h5py.File(main, "r") as file:
+            hdf5.datasets(file, main)
+            stored = len(file)
+    if stored != metadata["total_episodes"]:
+        what = f"is {metadata['total_episodes']}, but {stored} episodes are stored"
+        raise problem(folder / "metadata.json", "total_episodes", None, what, AGAIN)
 
 
 def _data_folder(path: Path) -> Path:
