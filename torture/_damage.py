@@ -1,5 +1,7 @@
 """Ways to damage a file: blindly in its bytes, or with its format in mind and every checksum recomputed."""
 
+import functools
+import gzip
 import io
 import json
 import struct
@@ -134,6 +136,26 @@ def npz(columns: dict[str, np.ndarray], packed: bool = False, shapes: dict | Non
     with zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED if packed else zipfile.ZIP_STORED) as archive:
         for name, column in columns.items():
             archive.writestr(f"{name}.npy", npy(column, (shapes or {}).get(name)))
+    return out.getvalue()
+
+
+@functools.cache
+def bomb(kind: str) -> bytes:
+    """320 MiB of zeros in a few hundred kilobytes: a gzip member, or an .npz with the array `rewards`."""
+    out, zeros = io.BytesIO(), bytes(1 << 20)
+    if kind == "gzip":
+        with gzip.GzipFile(fileobj=out, mode="wb", compresslevel=1, mtime=0) as stream:
+            for _ in range(320):
+                stream.write(zeros)
+        return out.getvalue()
+    packed = zipfile.ZIP_DEFLATED
+    with (
+        zipfile.ZipFile(out, "w", packed, compresslevel=1) as archive,
+        archive.open("rewards.npy", "w") as member,
+    ):
+        member.write(npy(np.zeros(0, np.uint8), (320 << 20,)))
+        for _ in range(320):
+            member.write(zeros)
     return out.getvalue()
 
 

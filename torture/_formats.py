@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from torture import _writers
-from torture._damage import HUGE, damaged_bytes, damaged_columns, damaged_json, huge_png, npy, npz
+from torture._damage import HUGE, bomb, damaged_bytes, damaged_columns, damaged_json, huge_png, npy, npz
 
 GAME = {"frameskip": 4, "repeat_action_probability": 0.0, "full_action_space": False}
 MAPPING = {"observations": ["x", "y"], "actions": ["u"], "rewards": "r", "terminals": "end", "episode": "run"}
@@ -199,8 +199,7 @@ def spoil_arrays(columns: dict[str, np.ndarray]) -> Damage:
             path.write_bytes(npz(columns, bool(rng.integers(2)), shapes))
             return f"{name!r} declares {shapes[name]}"
         if rng.random() < 0.1:
-            bomb = {**columns, "rewards": np.zeros(1 << 26, np.uint8)}
-            path.write_bytes(npz(bomb, packed=True))
+            path.write_bytes(bomb("npz"))
             return "a bomb"
         spoiled, what = damaged_columns(columns, rng)
         np.savez(path, **spoiled)
@@ -216,7 +215,7 @@ def spoil_dqn(path: Path, rng: np.random.Generator) -> str:
     if rng.random() < 0.4:
         shape = (10 ** int(rng.integers(9, 14)), *rows[name].shape[1:])
         shape = shape[::-1] if rng.random() < 0.3 else (*shape, 0) if rng.random() < 0.3 else shape
-        filler = np.zeros(1 << 24, np.uint8) if rng.random() < 0.2 else rows[name]
+        filler = np.zeros(1 << 22, np.uint8) if rng.random() < 0.2 else rows[name]
         file.write_bytes(gzip.compress(npy(filler, shape)))
         return f"{name!r} declares {shape}"
     spoiled, what = damaged_columns({name: rows[name]}, rng)
@@ -260,7 +259,8 @@ def spoil_tfrecord(path: Path, rng: np.random.Generator) -> str:
         length = HUGE[rng.integers(len(HUGE))].to_bytes(8, "little")
         data = _writers.record(good) + length + _writers.masked(length) + message
     if kind == "bomb":
-        data = _writers.record(good) + bytes(1 << 26)
+        path.write_bytes(gzip.compress(_writers.record(good)) + bomb("gzip"))
+        return kind
     path.write_bytes(gzip.compress(data, 1) if rng.random() < 0.5 else data)
     return kind
 
@@ -272,7 +272,7 @@ def spoil_log(path: Path, rng: np.random.Generator) -> str:
         log["kwargs"]["frameskip"] = int(rng.choice([10**9, 0, -1, 65]))
         what = f"frameskip {log['kwargs']['frameskip']}"
     elif choice < 0.15:
-        path.write_bytes(gzip.compress(b'{"env_id": "' + b" " * (1 << 26)))
+        path.write_bytes(gzip.compress(b'{"env_id": "') + bomb("gzip"))
         return "a bomb"
     elif choice < 0.2:
         path.write_bytes(gzip.compress(b'{"a":' * 100_000))

@@ -22,7 +22,7 @@ from pathlib import Path
 import numpy as np
 
 from torture import Row, _writers
-from torture._damage import damaged_bytes
+from torture._damage import bomb, damaged_bytes
 from torture._formats import FORMATS, tf_messages
 
 MEMORY_BYTES = 2 << 30  # address space a trial may take on top of what is loaded
@@ -88,6 +88,8 @@ class Bench:
             folder.mkdir()
             self.paths[label] = format.write(folder)
             self.right[label] = {self._content(self.paths[label], label, format.name)[0]}
+        for kind in ("gzip", "npz"):
+            bomb(kind)  # made once, before any child is forked
         # A plain TFRecord cut between two records is a shorter TFRecord.
         for count in range(1, len(tf_messages())):
             some = _writers.write_shard(root / "some", tf_messages()[:count], compress=False)
@@ -182,14 +184,23 @@ class Worker:
         self.pipe.send((label, seed))
         outcome = Outcome(label, seed, result="hung")
         try:
-            if self.pipe.poll(TRIAL_SECONDS):
-                return self.pipe.recv()
+            start, begun = time.monotonic(), self._cpu_seconds()
+            # Its own time on the processor, as others may keep it waiting; or much more on the wall, if it sleeps.
+            while (
+                self._cpu_seconds() - begun < TRIAL_SECONDS and time.monotonic() - start < 10 * TRIAL_SECONDS
+            ):
+                if self.pipe.poll(0.5):
+                    return self.pipe.recv()
         except (EOFError, ConnectionResetError):
             self.process.join()
             outcome = Outcome(label, seed, result="died", said=f"exit code {self.process.exitcode}")
         self.served = WORKER_TRIALS
         shutil.rmtree(self.bench.root / "spoiled", ignore_errors=True)
         return outcome
+
+    def _cpu_seconds(self) -> float:
+        user, system = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()[11:13]
+        return (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")
 
     def stop(self) -> None:
         if self.process is not None:
@@ -222,7 +233,7 @@ def outcomes(seconds: float, seed: int, most: int | None = None) -> Iterator[Out
 def run(seconds: float, seed: int, most: int | None = None) -> list[Row]:
     """Damaged files are refused in one sentence, or hold what they held."""
     sentence = Row("a damaged dataset file is refused in one sentence or read: no traceback, no crash")
-    hang = Row(f"a damaged dataset file is dealt with in {TRIAL_SECONDS} seconds")
+    hang = Row(f"a damaged dataset file is dealt with in {TRIAL_SECONDS} seconds of the processor")
     memory = Row(f"a damaged dataset file takes no more than {MEMORY_BYTES >> 30} GiB, whatever it declares")
     plain = Row("what is accepted from a damaged dataset file is finite numbers", note=WITHOUT)
     inside = Row("HDF5 links and storage outside the file are refused")
