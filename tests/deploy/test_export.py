@@ -94,15 +94,7 @@ def made(home):
 def state_and_context(env, policy):
     """What the guarded environment will let its rules see in the next step."""
     read = env._state_of(env.env, *env._current())
-<<<<<<< HEAD:tests/deploy/test_export.py
-    return (
-        {"state": read, "context": env._episode.context()}
-        if policy._reads_more
-        else {"context": env._episode.context()}
-    )
-=======
     return {"state": read, "context": env.context()} if policy._reads_more else {"context": env.context()}
->>>>>>> guardian:tests/loop/test_export.py
 
 
 @pytest.mark.parametrize("name", ["hopper", "lure", "resampled", "pong"])
