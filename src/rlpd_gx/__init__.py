@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:  # what editors and type checkers see
     from rlpd_gx import envs as envs
     from rlpd_gx import theory as theory
+    from rlpd_gx.deploy.export import load_policy as load_policy
     from rlpd_gx.errors import GxError as GxError
     from rlpd_gx.errors import StopEpisode as StopEpisode
     from rlpd_gx.guardian import *  # noqa: F403
-    from rlpd_gx.loop.export import load_policy as load_policy
     from rlpd_gx.rules import *  # noqa: F403
     from rlpd_gx.safe_sets import *  # noqa: F403
     from rlpd_gx.types import Context as Context
@@ -51,7 +51,7 @@ _HOME = {
         "rule",
     ),
     "rlpd_gx.guardian": ("Audit", "GuardedEnv", "GuardedVectorEnv", "Guardian", "VerdictBatch"),
-    "rlpd_gx.loop.export": ("load_policy",),
+    "rlpd_gx.deploy.export": ("load_policy",),
 }
 _MODULE_OF = {name: module for module, names in _HOME.items() for name in names}
 _SUBPACKAGES = ("theory", "envs", "safe_sets")

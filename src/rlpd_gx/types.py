@@ -1,6 +1,6 @@
 """Plain records that travel between the halves."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from enum import StrEnum
 from types import MappingProxyType
@@ -104,6 +104,35 @@ Observation = Array | Mapping[str, Array]
 
 
 @dataclass(frozen=True, eq=False)
+class Transition:
+    """One step of N environments, as the replay buffer takes it; arrays are [N, ...]."""
+
+    proposed_action: Array
+    executed_action: Array
+    reward: Array
+    terminated: Array
+    truncated: Array
+    next_observation: Observation
+    """What the step led to, also where an episode ended; of stacked frames the newest."""
+    margin: Array
+    """Least margin of the executed action."""
+    unsafe_event: Array
+    executed: Array
+    """False where the Guardian let nothing run and ended the episode: such a step is not stored."""
+    safe_set: Array | None = None
+    """[N, code_width] encoded: the sets the actions were chosen from."""
+    next_safe_set: Array | None = None
+    """[N, code_width] encoded, where an episode was truncated: elsewhere the next step brings it."""
+    verdicts: Sequence[Verdict | None] = ()
+    """None where there are no rules."""
+
+    @property
+    def ended(self) -> Array:
+        """[N] bool: these environments must be reset."""
+        return self.terminated | self.truncated | ~self.executed
+
+
+@dataclass(frozen=True, eq=False)
 class SpanSteps:
     """Every step inside the spans of a batch, for a correction made by the Learner: [U, B, n, ...].
 
@@ -153,3 +182,7 @@ class Batch:
     span_length: Array
     span_steps: SpanSteps | None = None
     """Only for spans that the Learner corrects."""
+
+    def arrays(self) -> dict[str, Observation]:
+        """The columns by name."""
+        return {name: value for name, value in vars(self).items() if name != "span_steps"}

@@ -8,12 +8,13 @@ from typing import Any
 
 import pytest
 
+from rlpd_gx.config import PRESETS, Config
 from rlpd_gx.errors import GxError
-from rlpd_gx.loop.config import FIELDS, Config, read_file
-from rlpd_gx.loop.presets import PRESETS, preset
+from rlpd_gx.loop.configure import configure
+from rlpd_gx.settings import SETTINGS, flat, from_flat, read_file, with_values
 
-TINY = ["--updates-per-step=1", "--batch-size=8", "--hidden-sizes=8,8", "--ensemble-size=2", "--learning-starts=8",
-        "--evaluation-episodes=1", "--no-tensorboard"]  # fmt: skip
+TINY = ["--utd=1", "--batch-size=8", "--hidden-sizes=8,8", "--ensemble-size=2", "--learning-starts=8",
+        "--evaluation-episodes=1"]  # fmt: skip
 PROBE = ["--env=Probe/LureDiscrete-v0", "--rules=rlpd_gx.envs.probes:lure_mask"]
 
 
@@ -114,9 +115,10 @@ def test_a_dataset_of_another_task_is_refused(tmp_path: Path) -> None:
 
 def test_every_preset_is_a_config_and_every_setting_has_its_sentence() -> None:
     for name in PRESETS:
-        config = preset(name)
-        assert Config.from_flat(config.flat(), "test") == config
-    assert all(field.help.endswith(".") for field in FIELDS.values())
+        config = configure(name)
+        assert from_flat(flat(config), "test") == config
+    assert all(setting.help.endswith(".") for setting in SETTINGS.values())
+    assert configure("rlpd-gx", {"rules": "a:b"}) == with_values(Config(), {"rules": "a:b"}, "test")
 
 
 @pytest.mark.parametrize(
@@ -131,7 +133,7 @@ def test_every_preset_is_a_config_and_every_setting_has_its_sentence() -> None:
 )
 def test_a_wrong_value_is_named(name: str, value: Any) -> None:
     with pytest.raises(GxError, match=name):
-        Config().with_values({name: value}, "test")
+        with_values(Config(), {name: value}, "test")
 
 
 def test_files_may_have_sections_or_not(tmp_path: Path) -> None:

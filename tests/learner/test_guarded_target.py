@@ -19,7 +19,15 @@ from rlpd_gx.learner.sac import Minibatch
 N, B, OBS = 5, 24, 4
 SPACE = gym.spaces.Box(-1, 1, (OBS,), np.float32)
 EMBEDDING = np.array([[0.0, 0], [1, 0], [0, 1], [2, 0], [0, 3]])
-CONFIG = LearnerConfig(ensemble_size=3, target_subset=0, hidden_sizes=(16, 16), initial_temperature=0.3)
+CONFIG = LearnerConfig(
+    ensemble_size=3, target_subset=0, hidden_sizes=(16, 16), temperature=0.3, backup="renormalise", actor="masked",
+    backup_entropy="add",
+)  # fmt: skip
+
+
+def _next_value(learner: Any, features: Any, code: Any) -> Any:
+    """The guarded soft value [B] under the target critics."""
+    return learner._soft_value(features, learner._next_policy(features, code), learner._subset())
 
 
 def _masks(generator: np.random.Generator) -> gx.Mask:
@@ -91,7 +99,7 @@ def test_discrete_values(backup: Any, sign: Any, untested: Any, embedded: bool) 
     learner = _discrete(config, masks, embedding)
     features = torch.tensor(generator.normal(size=(B, OBS)) * 3, dtype=torch.float32)
     with torch.no_grad():
-        value = learner.next_value(features, masks.encode())
+        value = _next_value(learner, features, masks.encode())
         logits = learner.actor(features)[0].double().tolist()
         q = learner.target["ensemble"](features).min(dim=0).values.double().tolist()
     factor = {"add": 0.3, "none": 0.0, "subtract": -0.3}[sign]
@@ -196,7 +204,7 @@ def test_logits_of_any_size_leave_everything_finite(seed: int, actor: Any) -> No
     for backup in ("renormalise", "project", "none"):
         learner.config = replace(learner.config, backup=backup)
         with torch.no_grad():
-            assert learner.next_value(features, masks.encode()).isfinite().all()
+            assert _next_value(learner, features, masks.encode()).isfinite().all()
     loss, _, _ = learner._actor_loss(features, masks.encode())
     loss.backward()
     assert loss.isfinite()
@@ -238,12 +246,13 @@ def _convex(generator: np.random.Generator) -> Any:
 def test_continuous_values(backup: Any, sign: Any, outside: Any) -> None:
     generator = np.random.default_rng(3)
     sets = _convex(generator)
-    config = replace(CONFIG, backup=backup, backup_entropy=sign, projected_entropy=outside, target_samples=6)
+    config = replace(CONFIG, backup=backup, backup_entropy=sign)
     learner = _continuous(config, sets)
+    learner.target_samples = 6
     features = torch.tensor(generator.normal(size=(B, OBS)), dtype=torch.float32)
     state = learner.generator.get_state()
     with torch.no_grad():
-        value = learner.next_value(features, sets.encode())
+        value = _next_value(learner, features, sets.encode())
         learner.generator.set_state(state)
         draws, log_density = learner.draw(features, 6 if backup == "renormalise" else 1)
     factor = {"add": 0.3, "none": 0.0, "subtract": -0.3}[sign]
@@ -257,8 +266,7 @@ def test_continuous_values(backup: Any, sign: Any, outside: Any) -> None:
         if backup == "none":
             terms = [(samples[0], -density[0])]
         elif backup == "project" or not inside:
-            entropy = -density[0] if outside == "proposal" or 0 in inside else 0.0
-            terms = [(own.project(samples[0]), entropy)]
+            terms = [(own.project(samples[0]), -density[0])]
         else:
             bonus = math.log(len(inside) / len(samples))
             terms = [(samples[k], -density[k] + bonus) for k in inside]
@@ -282,14 +290,14 @@ def test_entropy_of_the_renormalised_density_is_the_integral(mean: float, std: f
     sets = gx.Intersection(
         gx.Box(-np.ones(1), np.ones(1)), gx.Box(np.full((count, 1), low), np.full((count, 1), high))
     )
-    config = replace(CONFIG, target_samples=4000, backup="renormalise")
-    learner = SacContinuous(config, SPACE, space, safe_set_spec=sets.spec, seed=0)
+    learner = SacContinuous(CONFIG, SPACE, space, safe_set_spec=sets.spec, seed=0)
+    learner.target_samples = 4000
     learner.actor.weights[-1].data.zero_()
     learner.actor.biases[-1].data = torch.tensor([[[mean, math.log(std)]]])
     learner.target["ensemble"].weights[-1].data.zero_()
     learner.target["ensemble"].biases[-1].data.zero_()
     with torch.no_grad():
-        value = learner.next_value(torch.zeros(count, OBS), sets.encode())
+        value = _next_value(learner, torch.zeros(count, OBS), sets.encode())
     a = np.linspace(low, high, 200_001)
     u = np.arctanh(a)
     pi = np.exp(-0.5 * ((u - mean) / std) ** 2) / (std * math.sqrt(2 * math.pi)) / (1 - a**2)
@@ -306,7 +314,7 @@ def test_the_continuous_actor_learns_where_it_may(actor: Any) -> None:
         gx.Box(-np.ones(1), np.ones(1)), gx.Box(np.full((8, 1), -1.0), np.full((8, 1), 0.1))
     )
     space = gym.spaces.Box(-1, 1, (1,), np.float32)
-    config = replace(CONFIG, actor=actor, initial_temperature=1e-6, distance_penalty=1.0)
+    config = replace(CONFIG, actor=actor, temperature=1e-6)
     learner = SacContinuous(config, SPACE, space, safe_set_spec=sets.spec, seed=0)
     learner.actor.weights[-1].data.zero_()
     learner.actor.biases[-1].data = torch.tensor([[[0.5, -5.0]]])

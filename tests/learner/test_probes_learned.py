@@ -19,10 +19,13 @@ CONFIG = LearnerConfig(
     target_subset=1,
     hidden_sizes=(64, 64),
     learning_rate=3e-3,
-    target_rate=0.05,
-    initial_temperature=0.03,  # against an actor that settles before its critic has
+    tau=0.05,
+    temperature=0.03,  # against an actor that settles before its critic has
     backup_entropy="none",  # so that Q is the hard value
-    fixed_temperature=True,
+    target_entropy="fixed",
+    backup="renormalise",
+    actor="masked",
+    normalise=False,
 )
 
 

@@ -15,7 +15,7 @@ from rlpd_gx.replay.hybrid import Hybrid
 from rlpd_gx.replay.ring import Ring
 from rlpd_gx.replay.samplers import Draw, Span, Stride, Uniform
 from rlpd_gx.schedules import Abrupt, Constant, Interval, Sigmoid, two_stage
-from rlpd_gx.types import Batch
+from rlpd_gx.types import Batch, Transition
 
 OFFLINE = offline_story(FRAMES, [30, 40])
 DATA = OFFLINE.timeline()
@@ -100,16 +100,20 @@ def test_the_page_about_replay_runs():
     exec(code.replace("1_000_000", "1_000"), names)
     ring, hybrid, observation = names["ring"], names["hybrid"], np.zeros((1, 17), np.float32)
     ring.begin(observation, np.zeros((1, 12), np.float32))
+    no, one = np.zeros(1, bool), np.ones(1, np.float32)
     ring.add(
-        proposed_action=np.zeros((1, 6), np.float32),
-        executed_action=np.zeros((1, 6), np.float32),
-        reward=[1.0],
-        terminated=[False],
-        truncated=[False],
-        margin=[0.5],
-        unsafe_event=[False],
-        next_observation=observation,
-        next_safe_set=np.zeros((1, 12), np.float32),
+        Transition(
+            proposed_action=np.zeros((1, 6), np.float32),
+            executed_action=np.zeros((1, 6), np.float32),
+            reward=one,
+            terminated=no,
+            truncated=no,
+            margin=one,
+            unsafe_event=no,
+            next_observation=observation,
+            next_safe_set=np.zeros((1, 12), np.float32),
+            executed=~no,
+        )
     )
     batch = hybrid.sample(1.0, names["interval"](0))
     assert batch.observation.shape == (20, 256, 17)

@@ -55,7 +55,7 @@ def collect(
     facts: dict[str, Any] = {"policy": policy, "epsilon": epsilon or [0.0], "seed": seed}
     unsafe_event = safe_set = None
     if rules is not None:
-        from rlpd_gx.loop.guarding import guarded
+        from rlpd_gx.guardian.named import guarded
 
         world = guarded(world, rules)
         unsafe_event = world.unsafe_event

@@ -151,7 +151,7 @@ def _load(
     time_limit: int | None,
     **more: Any,
 ) -> Any:
-    from rlpd_gx.envs.making import stored_as
+    from rlpd_gx.envs.description import stored_as
     from rlpd_gx.replay.offline import ActionRange, formats, load
     from rlpd_gx.replay.offline.cache import is_dataset
 

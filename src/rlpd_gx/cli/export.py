@@ -11,7 +11,7 @@ def export(
     out: Annotated[Path, typer.Option(help="New folder for policy.safetensors and policy.json.")],
 ) -> None:
     """Write policy and guard of a run into one folder, to be loaded with `gx.load_policy`."""
-    from rlpd_gx.loop.export import Export
+    from rlpd_gx.deploy.export import Export
 
     Export.of_run(run).write(out)
     typer.echo(f"policy and guard written to {out}; load them with rlpd_gx.load_policy({str(out)!r})")
@@ -30,7 +30,7 @@ def play(
     ] = None,
 ) -> None:
     """Film a policy under its guard; each intervention shows the proposed and the executed action."""
-    from rlpd_gx.loop.play import play as film
+    from rlpd_gx.deploy.play import play as film
 
     played = film(policy, out, episodes=episodes, seed=seed, sample=sample, max_steps=max_steps)
     returns = ", ".join(f"{value:.1f}" for value in played.returns)

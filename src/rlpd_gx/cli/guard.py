@@ -54,7 +54,7 @@ def guard(
     from rich.console import Console
 
     from rlpd_gx.envs.making import make
-    from rlpd_gx.loop.guarding import guarded
+    from rlpd_gx.guardian.named import guarded
 
     limit = {} if max_steps is None else {"max_episode_steps": max_steps}
 

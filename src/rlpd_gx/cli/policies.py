@@ -36,7 +36,7 @@ def load_policy(spec: str, env: "gym.Env", seed: int) -> Callable[[Any], Any]:
 
 
 def _trained_policy(spec: str, env: "gym.Env") -> Callable[[Any], Any]:
-    from rlpd_gx.loop.export import Export, propose
+    from rlpd_gx.deploy.export import Export, propose
 
     export = Export.find(spec)
     for what in ("observation_space", "action_space"):

@@ -55,7 +55,10 @@ def train(
     if compare:
         if not settings.run.rules:
             raise GxError("--compare leaves the guard out, and there is none: give --rules")
-        bare = settings.with_values({"guard": "none", "backup": "none", "actor": "raw"}, "--compare")
+        from rlpd_gx import guards
+        from rlpd_gx.settings import with_values
+
+        bare = with_values(settings, {"guard": "none", **guards.find("none").learner}, "--compare")
         runs[out.with_name(f"{out.name}-unguarded")] = bare
     _finish([_run(path, config) for path, config in runs.items()], list(runs))
 
@@ -69,22 +72,24 @@ def _new_folder(settings: Any) -> Path:
 
 
 def _config(preset: str | None, file: Path | None, given: dict[str, Any]) -> Any:
-    from rlpd_gx.loop import presets
-    from rlpd_gx.loop.config import read_file
+    from rlpd_gx.loop.configure import configure
+    from rlpd_gx.settings import read_file
 
     named, values = (None, {}) if file is None else read_file(file)
-    config = presets.preset(preset or named or "rlpd-gx")
-    return config.with_values(values, str(file)).with_values(given, "command line")
+    name = preset or named or "rlpd-gx"
+    if file is not None:
+        configure(name, values, str(file))  # so that an error in the file is said to be there
+    return configure(name, values | given, "command line")
 
 
 def _run(path: Path, config: Any) -> dict[str, Any]:
     from rich.console import Console
 
-    from rlpd_gx.loop.progress import ProgressLine
     from rlpd_gx.loop.resume import Saver, resume
     from rlpd_gx.loop.run_folder import RunFolder
     from rlpd_gx.loop.task import Task
     from rlpd_gx.loop.train import Stopped, Trainer
+    from rlpd_gx.loop.watchers import ProgressLine
 
     console = Console(stderr=True)
     if config is None:
@@ -127,9 +132,9 @@ def _check(task: Any) -> None:
     config = task.config
     learner = task.learner()
     task.sampler(learner)
-    task.mix()
-    task.interval()
-    if task.offline is None and (config.run.warm_start_updates or config.learner.objective == "clone"):
+    task.dss()
+    task.dts()
+    if task.offline is None and (config.run.warm_start_updates or config.learner.actor == "clone"):
         raise GxError(
             "cloning and warm_start_updates learn from offline data, and there is none; give --offline"
         )
@@ -138,9 +143,9 @@ def _check(task: Any) -> None:
 def _tensorboard(trainer: Any) -> tuple[Any, ...]:
     from importlib.util import find_spec
 
-    from rlpd_gx.loop.progress import TensorBoard
+    from rlpd_gx.loop.watchers import TensorBoard
 
-    if not trainer.task.config.run.tensorboard or find_spec("tensorboard") is None:
+    if find_spec("tensorboard") is None:
         return ()
     return (TensorBoard(trainer.folder.path, trainer.step),)
 
@@ -180,20 +185,21 @@ def evaluate(
 
     from rich.console import Console
 
+    from rlpd_gx.envs.description import describe
     from rlpd_gx.loop.evaluate import evaluate as play
     from rlpd_gx.loop.resume import load_learner
     from rlpd_gx.loop.run_folder import RunFolder
 
-    learner, lanes = load_learner(run)
+    learner, environments = load_learner(run)
     if sample is None:
-        sample = RunFolder.open(run)[1].run.evaluation_policy == "sample"
-    result = play(learner, lanes, episodes, seed, sample=sample).row()
+        sample = describe(RunFolder.open(run)[1].run.env).sample_in_evaluation
+    result = play(learner, environments, episodes, seed, sample=sample).row()
     Console().print_json(json.dumps(result))
 
 
 def with_flags(command: Callable[..., None]) -> Callable[..., None]:
     """The command with one flag for every setting of a run."""
-    from rlpd_gx.loop.config import FIELDS
+    from rlpd_gx.settings import SETTINGS
 
     def option(name: str, annotation: Any) -> inspect.Parameter:
         return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
@@ -202,7 +208,7 @@ def with_flags(command: Callable[..., None]) -> Callable[..., None]:
         option("out", Out), option("preset", Preset), option("config", ConfigFile), option("resume", Resume),
         inspect.Parameter("compare", inspect.Parameter.KEYWORD_ONLY, default=False, annotation=Compare),
     ]  # fmt: skip
-    for field in FIELDS.values():
+    for field in SETTINGS.values():
         default = field.default if field.default not in ("", (), {}) else None
         shown = f"{field.help}" + ("" if default is None else f" (default {_shown(default)})")
         info = typer.Option(help=shown, rich_help_panel=PANELS[field.section], show_default=False)

@@ -5,7 +5,6 @@ import re
 from typing import Any
 
 import gymnasium as gym
-import numpy as np
 
 from rlpd_gx.errors import GxError, missing_extra
 
@@ -50,12 +49,3 @@ def make(env_id: str, **options: Any) -> gym.Env:
         raise (missing_extra(*EXTRAS[package]) if package else GxError(f"--env {env_id}: {error}")) from None
     except gym.error.Error as error:
         raise GxError(f"--env {env_id}: {error}") from None
-
-
-def stored_as(env_id: str, space: gym.Space) -> tuple[str, gym.Space]:
-    """Name and observation space of an environment's data: our Atari games are stored as ale-py's, frame by frame."""
-    ours = ATARI.fullmatch(env_id)
-    if ours is None:
-        return env_id, space
-    assert isinstance(space, gym.spaces.Box)
-    return f"ALE/{ours['game']}-v5", gym.spaces.Box(space.low[0], space.high[0], dtype=np.uint8)

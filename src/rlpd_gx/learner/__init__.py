@@ -3,7 +3,7 @@
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from rlpd_gx.learner.config import LearnerConfig
+from rlpd_gx.config import LearnerConfig
 
 if TYPE_CHECKING:
     from rlpd_gx.learner.sac import Diverged, Sac, trainable_devices

@@ -13,10 +13,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from rlpd_gx.config import LearnerConfig
 from rlpd_gx.errors import GxError
-from rlpd_gx.learner.config import LearnerConfig
 
 FARTHEST = 10.0  # spreads from the centre: what calibration never saw must not drown all else
+PIXEL_FEATURES = 256  # outputs of the pixel encoder
 SMALLEST = 1e-5  # a spread below this is rounding
 
 
@@ -135,7 +136,7 @@ def encoder_for(
     if isinstance(space, gym.spaces.Box) and is_image(space):
         if config.observed or config.changes:
             raise GxError("observed and changes are for states and RAM; observations here are images")
-        return PixelEncoder(space, config.pixel_features, generator)
+        return PixelEncoder(space, PIXEL_FEATURES, generator)
     return FlatEncoder(space, config.observed, config.changes)
 
 

@@ -11,11 +11,13 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from rlpd_gx.config import LearnerConfig
 from rlpd_gx.errors import GxError
-from rlpd_gx.learner.config import LearnerConfig
 from rlpd_gx.learner.networks import Ensemble, FlatEncoder, PixelEncoder, compiled, encoder_for, random_shift
 from rlpd_gx.safe_sets import Spec
 from rlpd_gx.types import Array, Batch
+
+RANDOM_SHIFT = 4  # pixels, as in DrQ and RLPD
 
 
 class Diverged(GxError):
@@ -61,7 +63,7 @@ class Sac(ABC):
         seed: int,
         device: str | torch.device,
     ) -> None:
-        if safe_set_spec is None and not (config.backup == "none" and config.actor == "raw"):
+        if safe_set_spec is None and not (config.backup == "none" and config.actor in ("raw", "clone")):
             raise GxError(
                 "there are no stored safe sets (no rules, or rules without a finite description), so only "
                 "backup=none with actor=raw can be used; write the rules as bounds, constraints or masks"
@@ -86,7 +88,7 @@ class Sac(ABC):
             for critic in (self.critic, self.target):
                 compiled(critic["ensemble"], self.device)
         self.log_temperature = torch.tensor(
-            np.log(config.initial_temperature), dtype=torch.float32, device=self.device, requires_grad=True
+            np.log(config.temperature), dtype=torch.float32, device=self.device, requires_grad=True
         )
         self.parameters: dict[str, list[Tensor]] = {
             "critic": list(self.critic.parameters()),
@@ -130,21 +132,19 @@ class Sac(ABC):
             self.target["encoder"].load_state_dict(self.critic["encoder"].state_dict())
 
     def update(self, batch: Batch, *, progress: float = 0.0) -> dict[str, float]:
-        """Learn from [U, B] transitions: U critic updates, among them `actor_updates` of actor and temperature.
+        """Learn from [U, B] transitions: U critic updates, then one of actor and temperature.
 
-        `progress` is the share of the run that is over: what helps at its beginning fades with it.
+        `progress` is the fraction of the run that is over; behaviour cloning fades with it.
         """
         minibatches = [self._minibatch(batch, index) for index in range(len(batch.reward))]
-        left = max(1 - progress / self.config.clone_until, 0.0)
         metrics: dict[str, Any] = {}
-        for part in _parts(len(minibatches), self.config.actor_updates):
-            if self.config.objective == "value":
-                # the actor stays as it is within a part, so what it does next is drawn at once
-                ahead = self._next_policies([minibatches[index] for index in part])
-                for index, policy in zip(part, ahead, strict=True):
-                    metrics |= self._update_critics(minibatches[index], policy, index)
-                    self._follow()
-            metrics |= self._update_actor(minibatches[part[-1]], part[-1], self.config.clone_weight * left)
+        if self.config.actor != "clone":
+            # the actor stays as it is within a block, so what it does next is drawn at once
+            for index, policy in enumerate(self._next_policies(minibatches)):
+                metrics |= self._update_critics(minibatches[index], policy, index)
+                self._follow()
+        last = len(minibatches) - 1
+        metrics |= self._update_actor(minibatches[last], last, self.config.clone_weight_at(progress))
         return {name: float(value.detach()) for name, value in metrics.items()}
 
     def state(self) -> dict[str, Any]:
@@ -243,10 +243,6 @@ class Sac(ABC):
         parts = [tensor.split([len(f) for f in features]) for tensor in policy]
         return [type(policy)(*part) for part in zip(*parts, strict=True)]
 
-    def next_value(self, features: Tensor, safe_set: Array) -> Tensor:
-        """The guarded soft value [B] under the target critics."""
-        return self._soft_value(features, self._next_policy(features, safe_set), self._subset())
-
     def _soft_value(self, features: Tensor, policy: Any, members: Tensor | None) -> Tensor:
         uncertainty = self.config.entropy_sign * self.temperature * policy.uncertainty
         return self._expected(features, policy, members) + uncertainty
@@ -272,7 +268,7 @@ class Sac(ABC):
 
     def _update_actor(self, batch: Minibatch, index: int, clone_weight: float) -> dict[str, Tensor]:
         features = self.encode(self._augmented(batch.observation))
-        if self.config.objective == "clone":
+        if self.config.actor == "clone":
             loss = -self._log_likelihood(features, batch.action).mean()
             self._step("actor", loss, index)
             return {"actor_loss": loss.detach()}
@@ -282,7 +278,7 @@ class Sac(ABC):
             loss = loss - clone_weight * metrics["value_scale"] * likelihood
         self._step("actor", loss, index)
         known = ~excess.isnan()
-        if not self.config.fixed_temperature and known.any():
+        if self.config.target_entropy != "fixed" and known.any():
             self._step("temperature", self.log_temperature * excess[known].mean().detach(), index)
         return metrics | {"actor_loss": loss.detach(), "alpha": self.temperature}
 
@@ -324,14 +320,12 @@ class Sac(ABC):
         norm = torch.nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None])
         if not torch.isfinite(norm):
             raise Diverged(f"the gradient of the {name}", index)
-        if self.config.max_gradient_norm and name != "temperature":
-            torch.nn.utils.clip_grads_with_norm_(parameters, self.config.max_gradient_norm, norm)
         optimiser.step()
 
     @torch.no_grad()
     def _follow(self) -> None:
         """Target parameters move a little towards the critics'."""
-        torch._foreach_lerp_(self.parameters["target"], self.parameters["critic"], self.config.target_rate)
+        torch._foreach_lerp_(self.parameters["target"], self.parameters["critic"], self.config.tau)
 
     def _least(self, values: Tensor) -> Tensor:
         """The least of the critics' values [M, ...] -> [...]."""
@@ -380,14 +374,8 @@ class Sac(ABC):
 
     def _augmented(self, observation: Any) -> Any:
         if isinstance(self.critic["encoder"], PixelEncoder):
-            return random_shift(observation, self.config.random_shift, self.generator)
+            return random_shift(observation, RANDOM_SHIFT, self.generator)
         return observation
-
-
-def _parts(count: int, parts: int) -> list[range]:
-    """0 ... count - 1 in so many runs, as equal as can be; none is empty."""
-    parts = min(parts, count)
-    return [range(i * count // parts, (i + 1) * count // parts) for i in range(parts)]
 
 
 def _at(value: Any, index: int, axis: int = 1) -> Any:

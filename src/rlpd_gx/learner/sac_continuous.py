@@ -9,8 +9,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from rlpd_gx.config import LearnerConfig
 from rlpd_gx.errors import GxError
-from rlpd_gx.learner.config import LearnerConfig
 from rlpd_gx.learner.sac import Sac
 from rlpd_gx.safe_sets import SafeSet, Spec, decode
 from rlpd_gx.safe_sets.differentiable import project
@@ -19,6 +19,8 @@ from rlpd_gx.types import Array
 RESAMPLES = 16  # draws for `resample`; if none is allowed, the Guardian projects the first
 OOD_ACTIONS = 8
 LOG_STD = (-20.0, 2.0)
+DISTANCE_PENALTY = 1.0  # of the squared distance to the safe set: a projection has no gradient towards it
+TARGET_ENTROPY = -0.5  # for each action dimension
 
 
 class Draw(NamedTuple):
@@ -37,7 +39,10 @@ class NextActions(NamedTuple):
 
 
 class SacContinuous(Sac):
-    """The policy lives in [-1, 1]^d, and so do the critics' actions; safe sets speak the environment's units."""
+    """The policy lives in [-1, 1]^d, and so do the critics' actions; safe sets are in the environment's units."""
+
+    target_samples = 4
+    """Next actions sampled for one renormalised target."""
 
     def __init__(
         self,
@@ -59,6 +64,9 @@ class SacContinuous(Sac):
             raise GxError(f"the Learner needs actions [d], but the space is {action_space}; flatten it")
         self.dimension = int(action_space.shape[0])
         self.dtype = action_space.dtype
+        self.target_entropy = (
+            config.target_entropy if isinstance(config.target_entropy, float) else TARGET_ENTROPY
+        )
         super().__init__(
             config,
             observation_space,
@@ -124,7 +132,7 @@ class SacContinuous(Sac):
         return taken, self._q(self.critic, features, anywhere).movedim(1, -1)
 
     def _next_policy(self, features: Tensor, safe_set: Array) -> NextActions:
-        samples = self.config.target_samples if self.config.backup == "renormalise" else 1
+        samples = self.target_samples if self.config.backup == "renormalise" else 1
         action, log_density = self.draw(features, samples)
         weight, uncertainty = torch.full_like(log_density, 1 / samples), -log_density.mean(dim=0)
         if self.config.backup != "none" and self.safe_set_spec is not None:
@@ -138,16 +146,12 @@ class SacContinuous(Sac):
             first = torch.eye(samples, 1, device=self.device)
             weight = torch.where(none, first, inside) / count.clamp(min=1)
             uncertainty = -(weight * log_density).sum(dim=0) + (count.clamp(min=1) / samples).log()
-            uncertainty = torch.where(none, self._uncertainty_outside(log_density[0]), uncertainty)
+            uncertainty = torch.where(none, -log_density[0], uncertainty)
         return NextActions(action.transpose(0, 1), weight.T, uncertainty)
 
     def _expected(self, features: Tensor, policy: NextActions, members: Tensor | None) -> Tensor:
         values = self._target_q(features, policy.action.transpose(0, 1), members)
         return (policy.weight.T * values).sum(dim=0)
-
-    def _uncertainty_outside(self, log_density: Tensor) -> Tensor:
-        """What a projected action, which has no density, contributes."""
-        return -log_density if self.config.projected_entropy == "proposal" else torch.zeros_like(log_density)
 
     def _target_q(self, features: Tensor, action: Tensor, members: Tensor | None) -> Tensor:
         """Least target value of actions [B, d] or [K, B, d] -> [B] or [K, B]."""
@@ -170,13 +174,13 @@ class SacContinuous(Sac):
             executed = self._project(sets, action)
             # where the boundary lies does not depend on the actor: only the way back to it counts
             distance = (action - executed.detach()).square().sum(dim=-1)
-            penalty = self.config.distance_penalty * distance
+            penalty = DISTANCE_PENALTY * distance
             if self.config.actor == "masked":
                 counts = self._contains(sets, action)
             metrics["forbidden_mass"] = (distance > 0).float().mean()
         value = self._actor_q(features, executed) * counts
         metrics["value_scale"] = value.detach().abs().mean()
-        excess = -log_density.detach() - self.config.entropy_per_dimension * self.dimension
+        excess = -log_density.detach() - self.target_entropy * self.dimension
         return (self.temperature * log_density + penalty - value).mean(), excess, metrics
 
     def _actor_q(self, features: Tensor, action: Tensor) -> Tensor:

@@ -1,17 +1,19 @@
 """SAC for discrete actions: a categorical policy, and a value for every action at once."""
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import gymnasium as gym
 import torch
 from torch import Tensor
 
+from rlpd_gx.config import LearnerConfig
 from rlpd_gx.errors import GxError
 from rlpd_gx.learner.categorical import Nearest, allowed_actions, entropy, expectation, log_policy, moved
-from rlpd_gx.learner.config import LearnerConfig
 from rlpd_gx.learner.sac import Sac
 from rlpd_gx.safe_sets import Mask, Spec, decode
 from rlpd_gx.types import Array
+
+TARGET_ENTROPY = 0.3  # of log |A_safe(s)|
 
 
 class NextPolicy(NamedTuple):
@@ -39,6 +41,9 @@ class SacDiscrete(Sac):
             raise GxError(f"discrete actions have masks as safe sets, not {safe_set_spec['kind']}")
         self.n, self.start = int(action_space.n), int(action_space.start)
         self.nearest = Nearest(self.n, embedding)
+        self.target_entropy = (
+            config.target_entropy if isinstance(config.target_entropy, float) else TARGET_ENTROPY
+        )
         super().__init__(
             config,
             observation_space,
@@ -49,11 +54,6 @@ class SacDiscrete(Sac):
             seed=seed,
             device=device,
         )
-
-    def probabilities(self, observation: Any) -> Tensor:
-        """The raw policy [B, n]."""
-        with torch.no_grad():
-            return log_policy(self.actor(self.encode(self._tensors(observation)))[0], None).exp()
 
     def _act(
         self, features: Tensor, safe_set: Array | None, explore: bool, generator: torch.Generator
@@ -102,7 +102,7 @@ class SacDiscrete(Sac):
         loss = -(expectation(executed, q) + self.temperature * entropy(log_p)).mean()
         count = torch.full_like(p[:, 0], self.n) if allowed is None else self._allowed_count(safe_set)
         uncertainty = entropy(log_p if allowed is None else log_policy(logits, allowed))
-        excess = torch.where(count > 1, uncertainty - self.config.entropy_fraction * count.log(), torch.nan)
+        excess = torch.where(count > 1, uncertainty - self.target_entropy * count.log(), torch.nan)
         forbidden = torch.zeros(()) if allowed is None else (raw.exp() * ~allowed).sum(dim=-1).mean()
         metrics = {
             "entropy": uncertainty.mean(),

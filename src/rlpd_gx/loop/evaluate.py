@@ -7,7 +7,7 @@ import numpy as np
 import torch
 
 from rlpd_gx.learner import Sac
-from rlpd_gx.loop.lanes import Lanes
+from rlpd_gx.loop.environments import Environments
 from rlpd_gx.types import Status, Verdict
 
 
@@ -74,22 +74,28 @@ class Evaluation:
 
 
 def evaluate(
-    learner: Sac, lanes: Lanes, episodes: int, seed: int, *, sample: bool, near_miss: float = 0.05
+    learner: Sac,
+    environments: Environments,
+    episodes: int,
+    seed: int,
+    *,
+    sample: bool,
+    near_miss: float = 0.05,
 ) -> Evaluation:
     """Play whole episodes. Nothing is learned, and no generator of the run is touched."""
     result = Evaluation()
     generator = torch.Generator(learner.device).manual_seed(seed)
     needs_sets = learner.config.execution == "resample"
     for episode in range(episodes):
-        lanes.reset(np.ones(1, bool), [seed + episode])
+        environments.reset(np.ones(1, bool), [seed + episode])
         finished = False
         while not finished:
-            sets = lanes.safe_sets() if needs_sets else None
-            proposed = learner.act(lanes.observation, sets, explore=sample, generator=generator)
-            outcome = lanes.step(proposed, sets)
-            if outcome.stepped[0]:
-                result.counts.add(outcome.verdicts[0], near_miss, bool(outcome.unsafe_event[0]))
-            for done in outcome.finished:
+            sets = environments.safe_sets() if needs_sets else None
+            proposed = learner.act(environments.observation, sets, explore=sample, generator=generator)
+            transition = environments.step(proposed, sets)
+            if transition.executed[0]:
+                result.counts.add(transition.verdicts[0], near_miss, bool(transition.unsafe_event[0]))
+            for done in environments.finished:
                 result.returns.append(done.score)
                 result.lengths.append(done.length)
                 result.success_steps += [] if done.success_steps is None else [done.success_steps]

@@ -13,9 +13,9 @@ import numpy as np
 from rlpd_gx.envs.making import make
 from rlpd_gx.errors import GxError
 from rlpd_gx.guardian import GuardedEnv, Guardian
+from rlpd_gx.guardian.named import named_rules
 from rlpd_gx.guardian.reading import batch_of_one
 from rlpd_gx.loading import load
-from rlpd_gx.loop.guarding import named_rules
 from rlpd_gx.loop.sets import everything
 from rlpd_gx.replay.offline import LiveSafeSets, OfflineDataset, formats, with_safe_sets
 from rlpd_gx.replay.offline.cache import is_dataset

@@ -11,8 +11,8 @@ from rlpd_gx.errors import GxError
 from rlpd_gx.guardian import GuardedEnv
 from rlpd_gx.learner import Sac
 from rlpd_gx.loop.checkpoint import Checkpoints
+from rlpd_gx.loop.environments import Environments, Member
 from rlpd_gx.loop.evaluate import Evaluation, ShadowCounts
-from rlpd_gx.loop.lanes import Lane, Lanes
 from rlpd_gx.loop.run_folder import RunFolder
 from rlpd_gx.loop.task import Task
 from rlpd_gx.loop.train import Trainer, Watcher
@@ -63,8 +63,8 @@ def resume(path: Path, watchers: tuple[Watcher, ...] = ()) -> tuple[Trainer, Sav
     trainer.last_score = np.nan if state["last_score"] is None else state["last_score"]
     if state["last_evaluation"] is not None:
         trainer.last_evaluation = _evaluation(state["last_evaluation"])
-    for lane, saved in zip(trainer.lanes.lanes, state["lanes"], strict=True):
-        notes += _restore_lane(trainer, lane, saved)
+    for member, saved in zip(trainer.environments.members, state["environments"], strict=True):
+        notes += _restore_member(trainer, member, saved)
     return trainer, saver, notes
 
 
@@ -107,42 +107,44 @@ def _state(trainer: Trainer, segments: Segments) -> dict[str, Any]:
         "seconds": dict(trainer.seconds),
         "last_score": None if np.isnan(trainer.last_score) else trainer.last_score,
         "last_evaluation": None if evaluation is None else evaluation.row(),
-        "lanes": [_lane_state(trainer.lanes, lane) for lane in trainer.lanes.lanes],
+        "environments": [
+            _member_state(trainer.environments, member) for member in trainer.environments.members
+        ],
     }
 
 
-def _lane_state(lanes: Lanes, lane: Lane) -> dict[str, Any]:
-    observation, environment = lane.observation, snapshots.snapshot(lane.env)
+def _member_state(environments: Environments, member: Member) -> dict[str, Any]:
+    observation, environment = member.observation, snapshots.snapshot(member.env)
     return {
         "environment": environment,
         "observation": observation if isinstance(observation, dict) else {"": np.asarray(observation)},
-        "counts": lane.counts(),
-        "audit": lane.env.audit.state() if isinstance(lane.env, GuardedEnv) else None,
-        "rules": [rule.memory() for rule in lanes.look_aheads(lane)],
+        "counts": member.counts(),
+        "audit": member.env.audit.state() if isinstance(member.env, GuardedEnv) else None,
+        "rules": [rule.memory() for rule in member.look_aheads],
         # where the episode must begin anew, its last step is cut here, and bootstraps from this state
-        "safe_set": None if environment is not None else lanes.code(lane),
+        "safe_set": None if environment is not None else environments.code(member),
     }
 
 
-def _restore_lane(trainer: Trainer, lane: Lane, saved: dict[str, Any]) -> list[str]:
-    if isinstance(lane.env, GuardedEnv):
-        lane.env.audit.load_state(saved["audit"])
-    for rule, memory in zip(trainer.lanes.look_aheads(lane), saved["rules"], strict=True):
+def _restore_member(trainer: Trainer, member: Member, saved: dict[str, Any]) -> list[str]:
+    if isinstance(member.env, GuardedEnv):
+        member.env.audit.load_state(saved["audit"])
+    for rule, memory in zip(member.look_aheads, saved["rules"], strict=True):
         rule.restore_memory(memory)
     if saved["environment"] is not None:
-        snapshots.restore(lane.env, saved["environment"])
+        snapshots.restore(member.env, saved["environment"])
         observation = saved["observation"]
-        lane.observation = observation.get("", observation)
+        member.observation = observation.get("", observation)
         for name, value in saved["counts"].items():
-            setattr(lane, name, value)
+            setattr(member, name, value)
         return []
-    why = snapshots.why_not(lane.env)
-    seed = trainer.task.config.run.seed + 7919 * (trainer.step + 1) + lane.index
-    lane.reset(seed)
-    here = np.arange(len(trainer.lanes.lanes)) == lane.index
+    why = snapshots.why_not(member.env)
+    seed = trainer.task.config.run.seed + 7919 * (trainer.step + 1) + member.index
+    member.reset(seed)
+    here = np.arange(len(trainer.environments.members)) == member.index
     trainer.online.complete(np.tile(saved["safe_set"], (len(here), 1)), where=here)
-    trainer.begin_lanes(here)
-    return [f"the episode of environment {lane.index} begins anew: {why}"]
+    trainer.begin_episodes(here)
+    return [f"the episode of environment {member.index} starts over: {why}"]
 
 
 def _evaluation(row: dict[str, Any]) -> Evaluation:
@@ -151,12 +153,12 @@ def _evaluation(row: dict[str, Any]) -> Evaluation:
     return Evaluation(list(row["returns"]), list(row["lengths"]), success, ShadowCounts(**counts))
 
 
-def load_learner(path: Path) -> tuple[Sac, Lanes]:
-    """The learner of a run as it was last saved, and one lane of its environment to play in."""
+def load_learner(path: Path) -> tuple[Sac, Environments]:
+    """The learner of a run as it was last saved, and one member of its environment to play in."""
     folder, config = RunFolder.open(path)
     task = Task(config)
     learner = task.learner()
     state = Checkpoints(folder.checkpoints).load().state
     _refuse_other_rules(path, task, state)
     learner.load_state(state["learner"])
-    return learner, task.lanes([task.make_env(evaluation=True)])
+    return learner, task.environments([task.make_env(evaluation=True)])

@@ -8,8 +8,10 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from rlpd_gx import settings
+from rlpd_gx.config import Config
 from rlpd_gx.errors import GxError
-from rlpd_gx.loop.config import Config
+from rlpd_gx.files import write_json
 
 PACKAGES = ("rlpd-gx", "torch", "numpy", "gymnasium", "mujoco", "ale-py", "gymnasium-robotics", "highway-env")
 
@@ -32,7 +34,7 @@ class RunFolder:
             raise GxError(f"{path}: cannot be made: {error.strerror}") from None
         folder = cls(path)
         folder.write("versions.json", _versions())
-        folder.write("config.json", config.flat() | {"command": command})
+        folder.write("config.json", settings.flat(config) | {"command": command})
         return folder
 
     @classmethod
@@ -41,7 +43,7 @@ class RunFolder:
         folder = cls(path)
         values = folder.read("config.json")
         values.pop("command", None)
-        return folder, Config.from_flat(values, str(path / "config.json"))
+        return folder, settings.from_flat(values, str(path / "config.json"))
 
     @property
     def command(self) -> str:
@@ -59,18 +61,7 @@ class RunFolder:
 
     def write(self, name: str, value: dict[str, Any]) -> None:
         """Write a JSON file, or leave what was there."""
-        target = self.path / name
-        temporary = target.with_suffix(".writing")
-        try:
-            with temporary.open("w", encoding="utf-8") as file:
-                json.dump(value, file, indent=2)
-                file.write("\n")
-                file.flush()
-                os.fsync(file.fileno())
-            temporary.replace(target)
-        except OSError as error:
-            temporary.unlink(missing_ok=True)
-            raise GxError(f"{target}: cannot be written: {error.strerror}") from None
+        write_json(self.path / name, value)
 
     def log(self, kind: str, step: int, **values: Any) -> None:
         """Append a row of metrics. Nothing in it depends on the clock."""

@@ -10,9 +10,9 @@ import pytest
 from tiny_runs import tiny_run
 
 import rlpd_gx as gx
+from rlpd_gx.deploy.export import Export, load_policy
+from rlpd_gx.deploy.play import BORDERS, LINE, MARGIN, PROPOSED, Artist, Scene, drawable, play, scenes
 from rlpd_gx.loop.evaluate import evaluate
-from rlpd_gx.loop.export import Export, load_policy
-from rlpd_gx.loop.play import BORDERS, LINE, MARGIN, PROPOSED, Artist, Scene, drawable, play, scenes
 from rlpd_gx.loop.resume import load_learner
 
 RULES = """
@@ -88,8 +88,8 @@ def test_the_video_marks_exactly_the_interventions(request, name, tmp_path):
 
 
 def test_returns_are_those_of_an_evaluation_and_of_the_export(pole, tmp_path):
-    learner, lanes = load_learner(pole)
-    returns = evaluate(learner, lanes, 2, 11, sample=False).returns
+    learner, environments = load_learner(pole)
+    returns = evaluate(learner, environments, 2, 11, sample=False).returns
     Export.of_run(pole).write(tmp_path / "policy")
     for folder in (pole, tmp_path / "policy"):
         assert play(folder, tmp_path / "video.mp4", episodes=2, seed=11).returns == returns

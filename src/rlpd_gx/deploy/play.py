@@ -11,9 +11,9 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
+from rlpd_gx.deploy.export import Export, Policy
 from rlpd_gx.errors import GxError, missing_extra
 from rlpd_gx.guardian import GuardedEnv
-from rlpd_gx.loop.export import Export, Policy
 from rlpd_gx.types import Array, Status, Verdict
 
 LEAST_WIDTH, LEAST_HEIGHT = 320, 300  # smaller frames are enlarged by a whole number

@@ -16,16 +16,16 @@ from safetensors.torch import load as tensors_from_bytes
 from safetensors.torch import save as tensors_to_bytes
 from torch import Tensor
 
-from rlpd_gx import __version__
+from rlpd_gx import __version__, guards, settings
+from rlpd_gx.config import Config
+from rlpd_gx.deploy import spaces
 from rlpd_gx.envs.making import make
 from rlpd_gx.errors import GxError
 from rlpd_gx.guardian import Guardian
+from rlpd_gx.guardian.named import named_rules
 from rlpd_gx.guardian.reading import batch_of_one
 from rlpd_gx.learner import Sac, SacContinuous, SacDiscrete
-from rlpd_gx.loop import space_json
 from rlpd_gx.loop.checkpoint import Checkpoints
-from rlpd_gx.loop.config import Config
-from rlpd_gx.loop.guarding import named_rules
 from rlpd_gx.loop.run_folder import RunFolder
 from rlpd_gx.loop.task import Task
 from rlpd_gx.replay.archive import sync_folder
@@ -73,14 +73,14 @@ class Export:
                 f"{path}: the rules {config.run.rules} have changed since the checkpoint was made; restore them, "
                 "or train anew under the new ones"
             )
-        settings = config.flat()
+        asked = settings.flat(config)
         about = {
             "format": FORMAT,
             "rlpd_gx": __version__,
             "python": platform.python_version(),
-            **{name: settings[name] for name in ASKED},
-            "observation_space": space_json.to_json(example.observation_space),
-            "action_space": space_json.to_json(example.action_space),
+            **{name: asked[name] for name in ASKED},
+            "observation_space": spaces.to_json(example.observation_space),
+            "action_space": spaces.to_json(example.action_space),
             "learner": asdict(config.learner),
             "embedding": None if example.embedding is None else example.embedding.tolist(),
             "safe_set_spec": example.spec,
@@ -143,22 +143,22 @@ class Export:
     @property
     def observation_space(self) -> gym.Space:
         """What the policy sees."""
-        return space_json.from_json(self.about["observation_space"])
+        return spaces.from_json(self.about["observation_space"])
 
     @property
     def action_space(self) -> gym.Space:
         """How it acts."""
-        return space_json.from_json(self.about["action_space"])
+        return spaces.from_json(self.about["action_space"])
 
     def task(self, **env_kwargs: Any) -> Task:
         """The task it was trained on, with other options of the environment."""
         asked = {name: self.about[name] for name in ASKED}
         asked["env_kwargs"] = asked["env_kwargs"] | env_kwargs
-        return Task(Config().with_values(asked, f"{self.source}/{ABOUT}"))
+        return Task(settings.with_values(Config(), asked, f"{self.source}/{ABOUT}"))
 
     def learner(self, seed: int = 0) -> Sac:
         """A learner on the CPU that can act; its critics know nothing."""
-        config = Config().with_values(self.about["learner"], f"{self.source}/{ABOUT}").learner
+        config = settings.with_values(Config(), self.about["learner"], f"{self.source}/{ABOUT}").learner
         action_space: Any = self.action_space
         kind: Any = SacDiscrete if isinstance(action_space, gym.spaces.Discrete) else SacContinuous
         learner: Sac = kind(
@@ -187,7 +187,7 @@ class Export:
             self.action_space,
             rule,
             embedding=self.about["embedding"],
-            mode="enforce" if self.about["guard"] == "guardian" else "monitor",
+            mode=guards.find(self.about["guard"]).mode,
             **{name: options[name] for name in ("fallback", "near_miss") if name in options},
         )
         return guardian, options

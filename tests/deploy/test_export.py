@@ -12,8 +12,8 @@ import pytest
 from tiny_runs import tiny_run
 
 import rlpd_gx as gx
-from rlpd_gx.loop import space_json
-from rlpd_gx.loop.export import ABOUT, TENSORS, Export
+from rlpd_gx.deploy import spaces
+from rlpd_gx.deploy.export import ABOUT, TENSORS, Export
 from rlpd_gx.loop.resume import load_learner
 
 RULES = """
@@ -101,17 +101,17 @@ def state_and_context(env, policy):
 def test_verdicts_are_those_of_the_guarded_environment(made, name):
     run, exported = made(name)
     policy = gx.load_policy(exported)
-    learner, lanes = load_learner(run)
-    env = lanes.lanes[0].env
+    learner, environments = load_learner(run)
+    env = environments.members[0].env
     moved = 0
     for episode in range(6):
-        lanes.reset(np.ones(1, bool), [episode])
+        environments.reset(np.ones(1, bool), [episode])
         ended = False
         while not ended:
-            verdict = policy.act(lanes.lanes[0].observation, **state_and_context(env, policy))
-            sets = lanes.safe_sets() if name == "resampled" else None
-            proposed = learner.act(lanes.observation, sets, explore=False)
-            outcome = lanes.step(proposed)
+            verdict = policy.act(environments.members[0].observation, **state_and_context(env, policy))
+            sets = environments.safe_sets() if name == "resampled" else None
+            proposed = learner.act(environments.observation, sets, explore=False)
+            outcome = environments.step(proposed)
             trained = outcome.verdicts[0]
             assert verdict == trained
             assert np.asarray(verdict.action).tobytes() == np.asarray(trained.action).tobytes()
@@ -201,7 +201,7 @@ def test_the_folder_holds_the_policy_and_where_it_comes_from(made):
     about = json.loads((exported / ABOUT).read_text())
     assert about["trained"] == {"command": "rlpd-gx train", "seed": 0, "step": 60}
     assert (about["rules"], about["rlpd_gx"]) == ("export_rules:gentle", gx.__version__)
-    assert about["fingerprints"]["rules"] == load_learner(run)[1].lanes[0].env.guardian.fingerprint
+    assert about["fingerprints"]["rules"] == load_learner(run)[1].members[0].env.guardian.fingerprint
     state, tensors = load_learner(run)[0].policy_state(), Export.read(exported).tensors
     assert state.keys() == tensors.keys()
     assert all((state[name] == tensors[name]).all() for name in state)
@@ -329,8 +329,8 @@ def test_a_write_that_fails_leaves_nothing(made, tmp_path):
     ids=str,
 )
 def test_spaces_come_back_exactly(space):
-    text = json.dumps(space_json.to_json(space), allow_nan=False)
-    back = space_json.from_json(json.loads(text))
+    text = json.dumps(spaces.to_json(space), allow_nan=False)
+    back = spaces.from_json(json.loads(text))
     assert back == space
     assert back.dtype == space.dtype
     if isinstance(space, gym.spaces.Box):
@@ -341,7 +341,7 @@ def test_spaces_come_back_exactly(space):
 
 def test_spaces_the_learner_does_not_know_are_refused():
     with pytest.raises(gx.GxError, match="cannot be exported"):
-        space_json.to_json(gym.spaces.Text(3))
+        spaces.to_json(gym.spaces.Text(3))
 
 
 def test_the_python_of_the_page_runs(made, tmp_path, monkeypatch):

@@ -1,0 +1,1 @@
+"""Measurements: pure functions on records."""
