@@ -14,7 +14,7 @@ from tiny_runs import tiny_run
 import rlpd_gx as gx
 from rlpd_gx.deploy import spaces
 from rlpd_gx.deploy.export import ABOUT, TENSORS, Export
-from rlpd_gx.loop.resume import load_learner
+from rlpd_gx.loop.resume import load_learner, resume
 
 RULES = """
 import numpy as np
@@ -228,9 +228,10 @@ def test_a_changed_rule_is_refused(home, made, monkeypatch, old, new, what):
     monkeypatch.delitem(sys.modules, "export_rules")
     with pytest.raises(gx.GxError, match=f"{what} export_rules:gentle changed since the export; restore"):
         gx.load_policy(exported)
-    if what == "the rules of":
-        with pytest.raises(gx.GxError, match="export_rules:gentle have changed since the checkpoint"):
-            Export.of_run(run)
+    with pytest.raises(gx.GxError, match=f"{what} export_rules:gentle changed since the checkpoint"):
+        Export.of_run(run)
+    with pytest.raises(gx.GxError, match=f"{what} export_rules:gentle changed since the checkpoint"):
+        resume(run)
     (home / "export_rules.py").write_text("# a comment changes nothing\n" + RULES)
     monkeypatch.delitem(sys.modules, "export_rules")
     gx.load_policy(exported)
