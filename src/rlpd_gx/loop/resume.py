@@ -150,7 +150,8 @@ def _offline_digest(task: Task) -> str | None:
     digest = sha256()
     for name, column in task.offline.timeline.columns().items():
         digest.update(f"{name} {column.dtype} {column.shape}".encode())
-        digest.update(memoryview(np.ascontiguousarray(column)).cast("B"))
+        for start in range(0, len(column), 4096):  # columns may be larger than memory
+            digest.update(column[start : start + 4096].tobytes())
     return digest.hexdigest()
 
 
