@@ -68,7 +68,8 @@ def from_flat(values: Mapping[str, Any], source: str) -> Config:
     """The inverse of `flat`."""
     rest = dict(values)
     if (found := rest.pop("format", None)) != FORMAT:
-        made_by = "an older version" if found is None or found < FORMAT else "a newer version"
+        newer = isinstance(found, int) and found > FORMAT
+        made_by = "a newer version" if newer else "an older version"
         raise GxError(
             f"{source}: was written by {made_by} of rlpd-gx and cannot be continued; start a new run"
         )

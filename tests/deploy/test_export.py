@@ -1,9 +1,11 @@
 """An exported policy gives the verdicts of its training, or refuses to act."""
 
+import importlib
 import json
 import re
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import gymnasium as gym
@@ -14,7 +16,7 @@ from tiny_runs import tiny_run
 import rlpd_gx as gx
 from rlpd_gx.deploy import spaces
 from rlpd_gx.deploy.export import ABOUT, TENSORS, Export
-from rlpd_gx.loop.resume import load_learner
+from rlpd_gx.loop.resume import load_learner, resume
 
 RULES = """
 import numpy as np
@@ -162,8 +164,8 @@ def test_the_context_is_what_decides(made):
         for time in (0, 20)
     )
     assert (far.proposed == near.proposed).all()
-    assert far.action == pytest.approx(np.full(3, 0.7))
-    assert near.action == pytest.approx(np.full(3, 0.9))
+    assert far.action == pytest.approx(np.clip(far.proposed, 0.7, 1.0))
+    assert near.action == pytest.approx(np.clip(near.proposed, 0.9, 1.0))
     assert far != near
 
 
@@ -228,12 +230,52 @@ def test_a_changed_rule_is_refused(home, made, monkeypatch, old, new, what):
     monkeypatch.delitem(sys.modules, "export_rules")
     with pytest.raises(gx.GxError, match=f"{what} export_rules:gentle changed since the export; restore"):
         gx.load_policy(exported)
-    if what == "the rules of":
-        with pytest.raises(gx.GxError, match="export_rules:gentle have changed since the checkpoint"):
-            Export.of_run(run)
+    with pytest.raises(gx.GxError, match=f"{what} export_rules:gentle changed since the checkpoint"):
+        Export.of_run(run)
+    with pytest.raises(gx.GxError, match=f"{what} export_rules:gentle changed since the checkpoint"):
+        resume(run)
     (home / "export_rules.py").write_text("# a comment changes nothing\n" + RULES)
     monkeypatch.delitem(sys.modules, "export_rules")
     gx.load_policy(exported)
+
+
+def test_rules_can_be_given_instead_of_imported(home, made, monkeypatch):
+    _, exported = made("hopper")
+    module = importlib.import_module("export_rules")
+    monkeypatch.setitem(sys.modules, "export_rules", None)  # so that importing it fails
+    with pytest.raises(gx.GxError, match="cannot be used"):
+        gx.load_policy(exported)
+    beside = {"state": module.state, "initial_action": module.initial_action}
+    policy = gx.load_policy(exported, rules=[module.gentle], **beside)
+    assert policy.guardian.rules == (module.gentle,)
+    with pytest.raises(gx.GxError, match="read more than the observation"):
+        policy.act(np.zeros(11))
+    with pytest.raises(gx.GxError, match="the initial_action of export_rules:gentle changed since"):
+        gx.load_policy(exported, rules=module.gentle, state=module.state)
+    with pytest.raises(gx.GxError, match="the rules of export_rules:gentle changed since"):
+        gx.load_policy(exported, rules=gx.bounds_rule(lambda s: (-1.0, 1.0)), **beside)
+    with pytest.raises(gx.GxError, match="no option 'colour'"):
+        gx.load_policy(exported, rules=module.gentle, colour=1)
+    with pytest.raises(gx.GxError, match="state only together with rules"):
+        gx.load_policy(exported, state=module.state)
+    with pytest.raises(gx.GxError, match="trained without rules"):
+        gx.load_policy(made("free")[1], rules=module.gentle)
+
+
+def test_nothing_is_imported_from_a_damaged_folder(home, made, tmp_path):
+    folder = copied(made("lure")[1], tmp_path / "edited")
+    about = json.loads((folder / ABOUT).read_text()) | {"rules": "export_trap:rule"}
+    (folder / ABOUT).write_text(json.dumps(about))
+    (home / "export_trap.py").write_text("raise SystemExit('imported')")
+    with pytest.raises(gx.GxError, match="was changed"):
+        gx.load_policy(folder)
+
+
+def test_an_unknown_guard_is_refused(made, tmp_path):
+    whole = Export.read(made("lure")[1])
+    replace(whole, about=whole.about | {"guard": "gaurdian"}).write(tmp_path / "typo")
+    with pytest.raises(gx.GxError, match="there is no guard 'gaurdian'"):
+        gx.load_policy(tmp_path / "typo")
 
 
 def test_a_missing_module_is_a_sentence(home, made, monkeypatch):

@@ -136,7 +136,7 @@ def test_an_environment_that_cannot_be_saved_begins_anew_and_says_so(tmp_path: P
     trainer.train(saver)
     again, _, notes = resume(tmp_path)
     assert again.step == 65
-    assert "begins anew" in notes[0]
+    assert "starts over" in notes[0]
     assert "Plain" in notes[0]
 
 
@@ -169,7 +169,7 @@ def test_changed_rules_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     sys.modules.pop("my_rules")
     (tmp_path / "my_rules.py").write_text(RULES.format(limit=0.25))
     os.utime(tmp_path / "my_rules.py", (0, 0))  # or Python would take the compiled file of the same second
-    with pytest.raises(GxError, match="my_rules:limit have changed"):
+    with pytest.raises(GxError, match="the rules of my_rules:limit changed since the checkpoint"):
         resume(run)
 
 

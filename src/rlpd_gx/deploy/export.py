@@ -4,8 +4,7 @@ import hashlib
 import json
 import os
 import platform
-import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -21,22 +20,21 @@ from rlpd_gx.config import Config
 from rlpd_gx.deploy import spaces
 from rlpd_gx.envs.making import make
 from rlpd_gx.errors import GxError
+from rlpd_gx.files import whole_folder
 from rlpd_gx.guardian import Guardian
 from rlpd_gx.guardian.named import named_rules
 from rlpd_gx.guardian.reading import batch_of_one
 from rlpd_gx.learner import Sac, SacContinuous, SacDiscrete
-from rlpd_gx.loop.checkpoint import Checkpoints
-from rlpd_gx.loop.run_folder import RunFolder
+from rlpd_gx.loop.guard_identity import OPTIONS, GuardIdentity
+from rlpd_gx.loop.resume import last_saved
 from rlpd_gx.loop.task import Task
-from rlpd_gx.replay.archive import sync_folder
-from rlpd_gx.rules import fingerprint
+from rlpd_gx.rules import Rule
 from rlpd_gx.safe_sets import SafeSet
 from rlpd_gx.types import Array, Context, Status, Verdict
 
-FORMAT = 1
+FORMAT = 2
 TENSORS, ABOUT = "policy.safetensors", "policy.json"
 ASKED = ("env", "env_kwargs", "rules", "rules_state", "guard")  # settings of a run that a policy carries on
-GUARD_OPTIONS = ("fallback", "initial_action", "near_miss", "parameters", "state")
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,16 +61,8 @@ class Export:
     @classmethod
     def of_run(cls, path: Path) -> "Export":
         """The policy of a run as it was last saved."""
-        folder, config = RunFolder.open(path)
-        loaded = Checkpoints(folder.checkpoints).load()
-        task, saved = Task(config), loaded.state["learner"]
-        example = task.example
-        guardian = example.guardian
-        if loaded.state["rules_fingerprint"] != (None if guardian is None else guardian.fingerprint):
-            raise GxError(
-                f"{path}: the rules {config.run.rules} have changed since the checkpoint was made; restore them, "
-                "or train anew under the new ones"
-            )
+        folder, task, loaded = last_saved(path)
+        config, example, saved = task.config, task.example, loaded.state["learner"]
         asked = settings.flat(config)
         about = {
             "format": FORMAT,
@@ -89,7 +79,14 @@ class Export:
         encoder = {name: t for name, t in saved["critic"].items() if name.startswith("encoder.")}
         actor = {f"actor.{name}": t for name, t in saved["actor"].items()}
         unmarked = cls(about, {**encoder, **actor}, str(path))
-        return replace(unmarked, about=about | {"fingerprints": unmarked.fingerprints()})
+        guard = unmarked.guard()
+        if guard is not None and guard.identity.unreadable:
+            raise GxError(
+                f"{path}: a policy under {config.run.rules} could not be loaded again, since no fingerprint can cover "
+                f"{', '.join(guard.identity.unreadable)}; read such things when the module is imported, and train again"
+            )
+        fingerprints = {} if guard is None else dict(guard.identity.fingerprints)
+        return replace(unmarked, about=about | {"fingerprints": fingerprints})
 
     @classmethod
     def read(cls, path: Path) -> "Export":
@@ -99,12 +96,12 @@ class Export:
             tensors = (path / TENSORS).read_bytes()
         except OSError as error:
             raise GxError(
-                f"{error.filename}: cannot be read: {error.strerror}; export the run anew"
+                f"{error.filename}: cannot be read: {error.strerror}; export the run again"
             ) from None
         except ValueError:
             about = None
         if not isinstance(about, dict):
-            raise GxError(f"{path / ABOUT}: is damaged (it is no JSON object); export the run anew")
+            raise GxError(f"{path / ABOUT}: is damaged (it is no JSON object); export the run again")
         if about.get("format") != FORMAT:
             raise GxError(
                 f"{path / ABOUT}: has format {about.get('format')!r}, this version of rlpd-gx reads {FORMAT}; export "
@@ -114,7 +111,7 @@ class Export:
         for name, found in _digests(about, tensors).items():
             if digests.get(name) != found:
                 raise GxError(
-                    f"{path / name}: is damaged or was changed (its sha256 differs); export the run anew"
+                    f"{path / name}: is damaged or was changed (its sha256 differs); export the run again"
                 )
         return cls(about, tensors_from_bytes(tensors), str(path))
 
@@ -124,21 +121,9 @@ class Export:
             raise GxError(f"{folder}: exists already; choose another --out")
         tensors = tensors_to_bytes({name: t.cpu().contiguous() for name, t in self.tensors.items()})
         about = json.dumps(self.about | {"sha256": _digests(self.about, tensors)}, indent=2)
-        temporary = folder.with_name(f".{folder.name}.writing")
-        try:
-            folder.parent.mkdir(parents=True, exist_ok=True)
-            shutil.rmtree(temporary, ignore_errors=True)  # left by a process that was killed
-            temporary.mkdir()
-            for name, content in ((TENSORS, tensors), (ABOUT, f"{about}\n".encode())):
-                with (temporary / name).open("wb") as file:
-                    file.write(content)
-                    file.flush()
-                    os.fsync(file.fileno())
-            temporary.rename(folder)
-            sync_folder(folder.parent)
-        except OSError as error:
-            shutil.rmtree(temporary, ignore_errors=True)
-            raise GxError(f"{folder}: cannot be written: {error.strerror}") from None
+        with whole_folder(folder) as temporary:
+            (temporary / TENSORS).write_bytes(tensors)
+            (temporary / ABOUT).write_text(f"{about}\n")
 
     @property
     def observation_space(self) -> gym.Space:
@@ -171,33 +156,48 @@ class Export:
         learner.load_policy_state(self.tensors)
         return learner
 
-    def guard(self) -> tuple[Guardian, dict[str, Any]] | None:
-        """The Guardian of the rules as they are now, and the options of their module; None without rules."""
-        if not (rules := self.about["rules"]):
+    def guard(self, rules: Any = None, options: Mapping[str, Any] | None = None) -> "PolicyGuard | None":
+        """The guard as it is now: the rules given with their options, or those of the module that is named.
+
+        None for a policy without rules.
+        """
+        named, guard = self.about["rules"], self.about["guard"]
+        if not named:
+            if rules is not None:
+                raise GxError(f"{self.source}: was trained without rules; load it without rules=")
             return None
 
         def env() -> gym.Env:  # only for rules that are made for one
             return make(self.about["env"], **self.about["env_kwargs"])
 
         try:
-            rule, options = named_rules(rules, self.about["rules_state"], env)
+            if rules is None:
+                rules, options = named_rules(named, self.about["rules_state"], env)
+            elif ":" in guard:
+                raise GxError(f"its guard {guard} would have to be imported; load it without rules=")
+            mode = guards.find(guard).mode
         except GxError as error:
-            raise GxError(f"{self.source}: the rules of this policy cannot be used: {error}") from None
+            raise GxError(f"{self.source}: the guard of this policy cannot be used: {error}") from None
+        beside = dict(options or {})
         guardian = Guardian(
             self.action_space,
-            rule,
+            rules,
             embedding=self.about["embedding"],
-            mode=guards.find(self.about["guard"]).mode,
-            **{name: options[name] for name in ("fallback", "near_miss") if name in options},
+            mode=mode,
+            **{name: beside[name] for name in ("fallback", "near_miss") if name in beside},
         )
-        return guardian, options
+        identity = GuardIdentity.of(rules, beside, guard, guardian)
+        return PolicyGuard(guardian, identity, reads_more=beside.get("state") is not None)
 
-    def fingerprints(self) -> dict[str, str]:
-        """What tells whether the guard is still the same: the rules, and each option of their module."""
-        if (guard := self.guard()) is None:
-            return {}
-        guardian, options = guard
-        return {"rules": guardian.fingerprint} | {n: fingerprint(options.get(n)) for n in GUARD_OPTIONS}
+
+@dataclass(frozen=True, eq=False)
+class PolicyGuard:
+    """The guard of a policy."""
+
+    guardian: Guardian
+    identity: GuardIdentity
+    reads_more: bool
+    """Whether the rules read more than the observation."""
 
 
 class Policy:
@@ -206,14 +206,17 @@ class Policy:
     `state` has to be given where the rules read more than the observation.
     """
 
-    def __init__(self, export: Export, seed: int = 0) -> None:
+    def __init__(
+        self, export: Export, seed: int = 0, rules: Any = None, options: Mapping[str, Any] | None = None
+    ) -> None:
         self.export = export
         self.observation_space, self.action_space = export.observation_space, export.action_space
         self.learner = export.learner(seed)
-        guard = export.guard()
-        _refuse_changes(export)
-        self.guardian = None if guard is None else guard[0]
-        self._reads_more = guard is not None and guard[1]["state"] is not None
+        guard = export.guard(rules, options)
+        if guard is not None:
+            _refuse_changes(export, guard)
+        self.guardian = None if guard is None else guard.guardian
+        self._reads_more = guard is not None and guard.reads_more
 
     def act(
         self,
@@ -266,12 +269,20 @@ class Policy:
         return Context(**given)
 
 
-def load_policy(path: str | os.PathLike[str], *, seed: int = 0) -> Policy:
+def load_policy(
+    path: str | os.PathLike[str], *, seed: int = 0, rules: Rule | Sequence[Rule] | None = None, **options: Any
+) -> Policy:
     """The policy of a folder made by `rlpd-gx export`, or of a run; refused if its rules have changed since.
 
+    The checksums are verified first; then the module that policy.json names is imported, unless its `rules` are given,
+    with those of its options that it has: state, fallback, near_miss, initial_action, parameters, unsafe_event.
     `seed` is that of sampled actions.
     """
-    return Policy(Export.find(path), seed)
+    if unknown := sorted(set(options) - set(OPTIONS)):
+        raise GxError(f"load_policy has no option {unknown[0]!r}; beside rules it takes {', '.join(OPTIONS)}")
+    if options and rules is None:
+        raise GxError(f"load_policy takes {', '.join(options)} only together with rules")
+    return Policy(Export.find(path), seed, rules, options)
 
 
 def propose(
@@ -311,19 +322,14 @@ def _digests(about: Mapping[str, Any], tensors: bytes) -> dict[str, str]:
     return {TENSORS: hashlib.sha256(tensors).hexdigest(), ABOUT: hashlib.sha256(text).hexdigest()}
 
 
-def _refuse_changes(export: Export) -> None:
-    saved, now = export.about["fingerprints"], export.fingerprints()
-    changed = [name for name in now if now[name] != saved.get(name)]
-    if not changed:
-        return
+def _refuse_changes(export: Export, guard: PolicyGuard) -> None:
     made, here = export.about["python"], platform.python_version()
     # fingerprints read compiled code, which differs between versions of Python
-    also = (
-        ""
-        if made.split(".")[:2] == here.split(".")[:2]
-        else f" (exported with Python {made}, this is {here})"
-    )
-    raise GxError(
-        f"{export.source}: the {' and '.join(changed)} of {export.about['rules']} changed since the export{also}; "
-        "restore that module as it was, or train and export anew under the new rules"
+    same = made.split(".")[:2] == here.split(".")[:2]
+    guard.identity.refuse_changes(
+        export.about["fingerprints"],
+        export.source,
+        export.about["rules"],
+        "the export" + ("" if same else f" (exported with Python {made}, this is {here})"),
+        "restore that module as it was, or train and export again under the new rules",
     )

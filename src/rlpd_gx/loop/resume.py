@@ -1,5 +1,6 @@
 """Saving a run and going on with it, bit for bit where the environments can be restored."""
 
+import warnings
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -10,49 +11,84 @@ from rlpd_gx.envs import snapshots
 from rlpd_gx.errors import GxError
 from rlpd_gx.guardian import GuardedEnv
 from rlpd_gx.learner import Sac
-from rlpd_gx.loop.checkpoint import Checkpoints
+from rlpd_gx.loop.checkpoint import Checkpoints, Loaded
 from rlpd_gx.loop.environments import Environments, Member
 from rlpd_gx.loop.evaluate import Evaluation
-from rlpd_gx.loop.run_folder import RunFolder
+from rlpd_gx.loop.guard_identity import GuardIdentity
+from rlpd_gx.loop.run_folder import Logs, RunFolder
 from rlpd_gx.loop.task import Task
 from rlpd_gx.loop.train import Trainer, Watcher
 from rlpd_gx.replay.segments import Segments
+
+FORMAT = 1
+"""Changes with what a checkpoint holds: one of another format is refused, never reinterpreted."""
 
 
 class Saver:
     """Makes checkpoints of a trainer: parameters and states in one, experience in segments that only grow."""
 
     def __init__(self, folder: RunFolder) -> None:
+        self.folder = folder
         self.checkpoints = Checkpoints(folder.checkpoints)
         self.segments = Segments(folder.segments)
+        self._bound: dict[str, Any] = {}  # what a checkpoint is bound to; the same in all of a run
+        self._logs: Logs | None = None
 
     def __call__(self, trainer: Trainer) -> None:
         """Write a checkpoint, or leave the last one as it was."""
         self.segments.append(trainer.online)
-        self.checkpoints.save(trainer.step, _state(trainer, self.segments), files=self.segments.files)
+        state = self.bound_to(trainer.task) | {"logs": self.logs(trainer.task).state()}
+        self.checkpoints.save(trainer.step, state | _state(trainer, self.segments), files=self.segments.files)
         self.segments.prune({path.name for path in self.checkpoints.files()})
+
+    def logs(self, task: Task) -> Logs:
+        """The files of the run that only grow."""
+        if self._logs is None:
+            self._logs = Logs(self.folder.path, task.config.run.num_envs)
+        return self._logs
+
+    def bound_to(self, task: Task) -> dict[str, Any]:
+        """The settings, the guard and the offline data that a checkpoint belongs to."""
+        if not self._bound:
+            identity = GuardIdentity.of_task(task)
+            if identity.unreadable:
+                warnings.warn(
+                    f"this run cannot be resumed by another process, since no fingerprint can cover "
+                    f"{', '.join(identity.unreadable)} (docs/guardian.md says what to do)",
+                    stacklevel=2,
+                )
+            self._bound = {
+                "format": FORMAT,
+                "config": self.folder.asked(),
+                "guard": dict(identity.fingerprints),
+                "offline_digest": _offline_digest(task),
+            }
+        return self._bound
 
 
 def resume(path: Path, watchers: tuple[Watcher, ...] = ()) -> tuple[Trainer, Saver, list[str]]:
     """The trainer of a run folder as it was at its newest good checkpoint, and what there is to say of it."""
-    folder, config = RunFolder.open(path)
+    folder, config = RunFolder.resume(path)
     saver, task = Saver(folder), Task(config)
-    if not folder.checkpoints.exists():  # killed before the first one was made
+    logs = saver.logs(task)
+    if not saver.checkpoints.exist():  # killed before the first one was complete
+        logs.cut(None)
         trainer = Trainer(task, folder, watchers)
-        folder.cut({})
         trainer.begin()
         saver(trainer)
         return trainer, saver, ["there is no checkpoint yet: the run begins"]
     loaded = saver.checkpoints.load()
-    state, notes = loaded.state, list(loaded.notes)
-    _refuse_other_rules(path, task, state)
-    if state["offline_digest"] != _offline_digest(task):
+    state = loaded.state
+    refuse_other_settings(folder, state)
+    refuse_other_rules(path, task, state)
+    if state["offline_digest"] != saver.bound_to(task)["offline_digest"]:
         raise GxError(
             f"{path}: the offline data {config.run.offline} is not what the run began with; restore it, or "
             "begin a new run"
         )
+    notes = [*loaded.notes, *logs.check(state["logs"])]
     trainer = Trainer(task, folder, watchers)
-    folder.cut(state["offsets"])  # after the audits have said that they begin: they go on instead
+    logs.cut(state["logs"])  # after the audits have said that they begin: they go on instead
     trainer.learner.load_state(state["learner"])
     saver.segments.restore(trainer.online, state["segments"], state["ring"])
     trainer.hybrid.load_state(state["hybrid"])
@@ -68,32 +104,60 @@ def resume(path: Path, watchers: tuple[Watcher, ...] = ()) -> tuple[Trainer, Sav
     return trainer, saver, notes
 
 
-def _refuse_other_rules(path: Path, task: Task, state: dict[str, Any]) -> None:
-    guardian = task.example.guardian
-    if state["rules_fingerprint"] != (None if guardian is None else guardian.fingerprint):
+def last_saved(path: Path) -> tuple[RunFolder, Task, Loaded]:
+    """A run as it was last saved, to be read; refused if its settings or its rules are others now."""
+    folder, config = RunFolder.open(path)
+    loaded, task = Checkpoints(folder.checkpoints).load(), Task(config)
+    refuse_other_settings(folder, loaded.state)
+    refuse_other_rules(path, task, loaded.state)
+    return folder, task, loaded
+
+
+def refuse_other_settings(folder: RunFolder, state: dict[str, Any]) -> None:
+    """Raise unless config.json says what it said when the checkpoint was made."""
+    if state.get("format") != FORMAT:
         raise GxError(
-            f"{path}: the rules {task.config.run.rules} have changed since the checkpoint was made; restore them, or "
-            "begin a new run: experience under other rules is not mixed"
+            f"{folder.checkpoints}: was written by another version of rlpd-gx and cannot be continued; start a new run"
         )
+    asked, saved = folder.asked(), state["config"]
+    missing = object()
+    for name in sorted({*asked, *saved}):
+        now, then = asked.get(name, missing), saved.get(name, missing)
+        if now != then or type(now) is not type(then):
+            said = "is missing" if now is missing else f"is {now!r}"
+            was = "did not have it" if then is missing else f"was made with {then!r}"
+            raise GxError(
+                f"{folder.path / 'config.json'}: {name} {said}, but the checkpoint {was}; restore the file, or start "
+                "a new run with other settings"
+            )
+
+
+def refuse_other_rules(path: Path, task: Task, state: dict[str, Any]) -> None:
+    """Raise unless rules and their options are those of the checkpoint."""
+    GuardIdentity.of_task(task).refuse_changes(
+        state["guard"],
+        str(path),
+        task.config.run.rules,
+        "the checkpoint was made",
+        "restore that module as it was, or begin a new run: experience under other rules is not mixed",
+    )
 
 
 def _offline_digest(task: Task) -> str | None:
-    """What tells offline data from other data: its actions, rewards and ends."""
+    """What tells offline data from other data: every column."""
     if task.offline is None:
         return None
-    line, digest = task.offline.timeline, sha256()
-    for column in (line.executed_action, line.reward, line.is_step):
-        digest.update(np.ascontiguousarray(column).tobytes())
+    digest = sha256()
+    for name, column in task.offline.timeline.columns().items():
+        digest.update(f"{name} {column.dtype} {column.shape}".encode())
+        for start in range(0, len(column), 4096):  # columns may be larger than memory
+            digest.update(column[start : start + 4096].tobytes())
     return digest.hexdigest()
 
 
 def _state(trainer: Trainer, segments: Segments) -> dict[str, Any]:
-    guardian = trainer.task.example.guardian
     evaluation = trainer.last_evaluation
     return {
-        "rules_fingerprint": None if guardian is None else guardian.fingerprint,
-        "offline_digest": _offline_digest(trainer.task),
-        "offsets": trainer.folder.offsets(),
         "learner": trainer.learner.state(),
         "segments": segments.names,
         "ring": trainer.online.state()[1],
@@ -149,10 +213,7 @@ def _restore_member(trainer: Trainer, member: Member, saved: dict[str, Any]) -> 
 
 def load_learner(path: Path) -> tuple[Sac, Environments]:
     """The learner of a run as it was last saved, and one member of its environment to play in."""
-    folder, config = RunFolder.open(path)
-    task = Task(config)
+    _, task, loaded = last_saved(path)
     learner = task.learner()
-    state = Checkpoints(folder.checkpoints).load().state
-    _refuse_other_rules(path, task, state)
-    learner.load_state(state["learner"])
+    learner.load_state(loaded.state["learner"])
     return learner, task.environments([task.make_env(evaluation=True)])

@@ -200,6 +200,7 @@ class Trainer:
             self.evaluate()
         result = self.result()
         self.folder.write("result.json", result)
+        self.folder.release()
         return result
 
     def warm_start(self, save: Save) -> None:

@@ -1,7 +1,7 @@
 """Rules say which actions are allowed. The Guardian enforces them, the environments bring some along."""
 
 from rlpd_gx.rules import forms
-from rlpd_gx.rules.fingerprint import code_of, fingerprint
+from rlpd_gx.rules.fingerprint import code_of, fingerprint, unreadable
 from rlpd_gx.rules.lookahead import Lookahead, Model, Place, Twin
 from rlpd_gx.rules.rule import (
     Atom,
@@ -42,4 +42,5 @@ __all__ = [
     "mask_rule",
     "positive_sum_rule",
     "rule",
+    "unreadable",
 ]
