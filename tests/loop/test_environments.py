@@ -86,8 +86,8 @@ def test_a_rule_that_was_not_asked_hides_nothing(rules: Any) -> None:
 
 def test_a_fallback_that_is_allowed_does_not_cut_a_span() -> None:
     """Spans end before a later action with a margin below zero: the stored margin is the executed action's."""
-    lanes = _lanes([broken, only_one], fallback=1)
-    outcomes = [lanes.step(np.array([0])) for _ in range(2)]
+    environments = _environments([broken, only_one], fallback=1)
+    outcomes = [environments.step(np.array([0])) for _ in range(2)]
     statuses = [str(o.verdicts[0].status) for o in outcomes]  # type: ignore[union-attr]
     assert statuses == ["projected", "fallback"]
     assert [int(o.executed_action[0]) for o in outcomes] == [1, 1]

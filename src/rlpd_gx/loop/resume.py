@@ -1,7 +1,6 @@
 """Saving a run and going on with it, bit for bit where the environments can be restored."""
 
 import warnings
-from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -61,7 +60,7 @@ class Saver:
                 "format": FORMAT,
                 "config": self.folder.asked(),
                 "guard": dict(identity.fingerprints),
-                "offline_digest": _offline_digest(task),
+                "offline_digest": None if task.offline is None else task.offline.digest(),
             }
         return self._bound
 
@@ -141,18 +140,6 @@ def refuse_other_rules(path: Path, task: Task, state: dict[str, Any]) -> None:
         "the checkpoint was made",
         "restore that module as it was, or begin a new run: experience under other rules is not mixed",
     )
-
-
-def _offline_digest(task: Task) -> str | None:
-    """What tells offline data from other data: every column."""
-    if task.offline is None:
-        return None
-    digest = sha256()
-    for name, column in task.offline.timeline.columns().items():
-        digest.update(f"{name} {column.dtype} {column.shape}".encode())
-        for start in range(0, len(column), 4096):  # columns may be larger than memory
-            digest.update(column[start : start + 4096].tobytes())
-    return digest.hexdigest()
 
 
 def _state(trainer: Trainer, segments: Segments) -> dict[str, Any]:
