@@ -12,6 +12,7 @@ from rlpd_gx.guardian.reading import Reader, States, tree_margin
 from rlpd_gx.guardian.search import find_allowed
 from rlpd_gx.rules import SETS, Atom, Rule, alternatives
 from rlpd_gx.safe_sets import Box, ConvexSet, Intersection, Nearest, Union
+from rlpd_gx.safe_sets.backend import distances
 
 BINDING = 1e-6  # a rule binds when the executed action lies this close to its boundary, in the rule's units
 
@@ -86,13 +87,16 @@ class BoxJudge:
         proposed = judgement.action[rows]
         asked = Reader(reader.states[rows], warned=self.warned)
         subsets = {a: s[rows] for a, s in sets.items()}
-        best = np.full(len(rows), np.inf)
+        best, possible = np.full(len(rows), np.inf), np.full(len(rows), np.inf)
         action, exact = proposed.copy(), np.ones(len(rows), dtype=bool)
         empty, converged = np.ones(len(rows), dtype=bool), np.ones(len(rows), dtype=bool)
         for atoms in self.alternatives:
             here = Intersection(self.hard, *(subsets[a] for a in atoms if a in subsets))
             point, found, none = here.nearest(proposed, self.metric)
             converged &= found | none
+            # No action of this alternative is nearer than its convex part; where that is unknown, any may be.
+            least = np.where(found, self._distance(point, proposed), np.where(none, np.inf, 0.0))
+            possible = np.minimum(possible, least)
             opaque = [a for a in atoms if a not in subsets]
             here_exact = np.ones(len(rows), dtype=bool)
             if opaque:
@@ -105,6 +109,7 @@ class BoxJudge:
             best = np.where(nearer, distance, best)
             action[nearer], exact[nearer] = point[nearer], here_exact[nearer]
             empty &= none
+        exact &= best <= possible
         for i in np.flatnonzero(empty).tolist():
             action[i] = self._least_bad(subsets, proposed, i)
         chosen = np.isfinite(best)
@@ -221,5 +226,4 @@ class BoxJudge:
         return self._margins(alone, {a: s[rows] for a, s in sets.items()}, values)[:, 0]
 
     def _distance(self, x: np.ndarray, a: np.ndarray) -> np.ndarray:
-        difference = x.astype(np.float64) - a.astype(np.float64)
-        return np.sqrt((self.metric * difference**2).sum(axis=-1))
+        return distances(x, a, self.metric)

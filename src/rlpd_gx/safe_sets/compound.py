@@ -5,7 +5,7 @@ from typing import Any, Self
 import numpy as np
 
 from rlpd_gx.errors import GxError
-from rlpd_gx.safe_sets.backend import Array, as_float, namespace
+from rlpd_gx.safe_sets.backend import Array, as_float, distances, namespace
 from rlpd_gx.safe_sets.base import Nearest, SafeSet, Spec, code_width, decode
 from rlpd_gx.safe_sets.convex import ConvexSet, Form
 from rlpd_gx.safe_sets.separable import Rows
@@ -110,21 +110,16 @@ class Union(_Compound):
 
     def nearest(self, a: Array, metric: Array | None = None) -> Nearest:
         xp = namespace(a)
-        weight = 1.0 if metric is None else as_float(metric, like=a)
-        best, closest = None, None
-        for part in self.parts:
-            here = part.nearest(a, metric)
-            distance = xp.sum(weight * (as_float(here.point) - as_float(a)) ** 2, axis=-1)
-            distance = xp.where(here.found, distance, xp.inf)
-            if best is None:
-                best, closest = here, distance
-                continue
+        parts = [part.nearest(a, metric) for part in self.parts]
+        every = [xp.where(p.found, distances(p.point, a, metric), xp.inf) for p in parts]
+        best, closest = parts[0], every[0]
+        known = best.found | best.empty
+        for here, distance in zip(parts[1:], every[1:], strict=True):
             nearer = distance < closest
-            best = Nearest(
-                xp.where(nearer[..., None], here.point, best.point),
-                best.found | here.found,
-                best.empty & here.empty,
-            )
+            point = xp.where(nearer[..., None], here.point, best.point)
+            best = Nearest(point, best.found | here.found, best.empty & here.empty)
             closest = xp.where(nearer, distance, closest)
-        assert best is not None
-        return best
+            known = known & (here.found | here.empty)
+        # A part without an answer may hold a nearer point: nothing is known then, unless nothing can be nearer.
+        found = best.found & (known | (closest == 0))
+        return Nearest(xp.where(found[..., None], best.point, xp.nan), found, best.empty)

@@ -7,17 +7,20 @@ from typing import Any, ClassVar, NamedTuple, Self
 import numpy as np
 
 from rlpd_gx.errors import GxError
-from rlpd_gx.safe_sets.backend import Array, as_float, is_float32, namespace, row_any, row_sum
+from rlpd_gx.safe_sets import exact
+from rlpd_gx.safe_sets.backend import Array, as_float, is_float32, namespace, row_any, row_sum, to_numpy
 from rlpd_gx.safe_sets.base import Nearest, SafeSet, Spec
+from rlpd_gx.safe_sets.last_resort import Problem, Rounding, pull_inside
+from rlpd_gx.safe_sets.last_resort import nearest as last_resort
 from rlpd_gx.safe_sets.separable import Rows
-from rlpd_gx.safe_sets.solver import RESIDUAL, nearest_point
+from rlpd_gx.safe_sets.solver import RESIDUAL, Solution, bring_near, nearest_point
 
 TOLERANCE = 1e-9  # `contains`, relative to the numbers compared
 TOLERANCE_FLOAT32 = 1e-6  # the same for 32-bit actions
 ATOM = 1e-15  # and no component of an action is looked at more closely than this
 
 
-QUIET = np.errstate(over="ignore", invalid="ignore")  # infinities are compared, not reported
+QUIET = np.errstate(over="ignore", invalid="ignore", under="ignore")  # infinities are compared, not reported
 
 
 class Form(NamedTuple):
@@ -64,7 +67,7 @@ class ConvexSet(SafeSet):
         xp, a = namespace(a), as_float(a)
         margin = xp.min(xp.minimum(a - low, high - a), axis=-1)
         if rows.bound.shape[-1]:
-            margin = xp.minimum(margin, xp.min(-rows.excess(a), axis=-1))
+            margin = xp.minimum(margin, xp.min(-exact.excess(rows, a), axis=-1))
         return margin
 
     @QUIET
@@ -311,18 +314,18 @@ def _nearest_after_cast(a: Array, low: Array, high: Array, rows: Rows, weight: A
     """Nearest points [B, d] that satisfy the rows after the cast to a's dtype, not merely up to rounding."""
     xp, short = namespace(a), is_float32(a)
     inner_low, inner_high = _representable(low, high, a) if short else (low, high)
-    unit = 2.0**-24 if short else 4 * RESIDUAL
-    exact = as_float(a)
-
-    def solve(start: Array, index: Any, slack: Array) -> Nearest:
-        part = rows if index is ... else rows[index]
-        aim = part.with_arrays(part.pos, part.neg, part.quad, part.bound - slack)
-        return Nearest(*nearest_point(start, inner_low[index], inner_high[index], aim, weight[index]))
-
-    within = (exact >= low) & (exact <= high)  # NaN is not
-    inside = ~row_any(~within) & ~row_any(rows.excess(exact) > 0)
+    unit = float(xp.finfo(a.dtype).eps) / 2 if short else 4 * RESIDUAL
+    proposed = as_float(a)
+    within = (proposed >= low) & (proposed <= high)  # NaN is not
+    inside = ~row_any(~within) & ~row_any(exact.excess(rows, proposed) > 0)
     if bool(xp.all(inside)):
         return Nearest(xp.asarray(a, copy=True), inside, xp.zeros_like(inside))
+    near = bring_near(proposed, low, high, rows, weight)
+
+    def solve(start: Array, index: Any, slack: Array) -> Solution:
+        part = rows if index is ... else rows[index]
+        aim = part.with_arrays(part.pos, part.neg, part.quad, part.bound - slack)
+        return nearest_point(start, inner_low[index], inner_high[index], aim, weight[index])
 
     # Aim inside by a little more than the solver's residual and the cast's rounding.
     if rows.kinked or rows.curved:  # a row of non-negative terms holds no numbers above its threshold
@@ -331,18 +334,26 @@ def _nearest_after_cast(a: Array, low: Array, high: Array, rows: Rows, weight: A
         grows = xp.zeros_like(rows.bound, dtype=xp.bool)
     size = xp.abs(rows.bound) * 2
     if not bool(xp.all(grows)):
-        size = xp.where(grows, size, rows.magnitude(xp.minimum(xp.maximum(exact, inner_low), inner_high)))
+        size = xp.where(grows, size, rows.magnitude(xp.minimum(xp.maximum(near, inner_low), inner_high)))
     slack = unit * xp.where(xp.isfinite(size), size, 0.0)
-    point, found, empty = solve(exact, ..., slack)
-    (thin,) = xp.nonzero(~found)
+    point, found, proof = solve(near, ..., slack)
+    empty = xp.zeros_like(found)
+    (thin,) = xp.nonzero(~(found | inside))
     if len(thin):  # a thin set vanishes when shrunk: what it holds is the answer, up to the stated tolerance
-        point[thin], found[thin], empty[thin] = solve(exact[thin], thin, xp.zeros_like(slack[thin]))
+        point[thin], found[thin], proof[thin] = solve(near[thin], thin, xp.zeros_like(slack[thin]))
+        lost = thin[~found[thin]]
+        empty[lost] = exact.proven_empty(rows[lost], proof[lost], low[lost], high[lost])
+        for i in lost[~empty[lost]].tolist():
+            _one_by_one(i, near, (low, high), (inner_low, inner_high), rows, weight, (point, found, empty))
     point = xp.where(inside[:, None], a, xp.astype(point, a.dtype))
 
     # Where rounding still breaks a row, project the point found once more - seen from there rounding is far smaller -
     # and then a little further inside.
-    todo = xp.nonzero(found & xp.any(rows.excess(as_float(point)) > 0, axis=-1))[0]
-    for attempt in range(8):
+    def broken(index: Array) -> Array:
+        return index[xp.any(exact.excess(rows[index], as_float(point[index])) > 0, axis=-1)]
+
+    todo = broken(xp.nonzero(found & ~inside)[0])
+    for attempt in range(4):
         if not len(todo):
             break
         start, part = as_float(point[todo]), rows[todo]
@@ -350,8 +361,39 @@ def _nearest_after_cast(a: Array, low: Array, high: Array, rows: Rows, weight: A
         slack = xp.where(part.excess(start) > 0, further * part.magnitude(start), 0.0)
         again = solve(start, todo, slack)
         point[todo] = xp.where(again.found[:, None], xp.astype(again.point, a.dtype), point[todo])
-        todo = todo[xp.any(part.excess(as_float(point[todo])) > 0, axis=-1)]
-    return Nearest(point, found, empty & ~inside)
+        todo = broken(todo)
+    for i in todo.tolist():
+        start = to_numpy(as_float(point[i]))
+        pulled = pull_inside(start, _problem(i, inner_low, inner_high, rows, weight), Rounding.of(a))
+        if pulled is not None:
+            point[i] = xp.astype(as_float(pulled, like=a), a.dtype)
+    return Nearest(point, found | inside, empty & ~inside)
+
+
+def _one_by_one(
+    i: int,
+    near: Array,
+    bounds: tuple[Array, Array],
+    inner: tuple[Array, Array],
+    rows: Rows,
+    weight: Array,
+    answer: tuple[Array, Array, Array],
+) -> None:
+    """Problem i by the method of last resort, within representable bounds if possible; fills in the answer."""
+    point, found, empty = answer
+    for low, high in (inner, bounds):
+        best, proof = last_resort(to_numpy(near[i]), _problem(i, low, high, rows, weight))
+        if best is not None:
+            point[i], found[i] = as_float(best, like=near), True
+            return
+    one = rows[i : i + 1]
+    low, high = (v[i : i + 1] for v in bounds)
+    empty[i] = exact.proven_empty(one, as_float(proof[None], like=near), low, high)[0]
+
+
+def _problem(i: int, low: Array, high: Array, rows: Rows, weight: Array) -> Problem:
+    arrays = (to_numpy(v[i]) for v in (rows.pos, rows.neg, rows.quad, rows.bound))
+    return Problem(to_numpy(low[i]), to_numpy(high[i]), rows.with_arrays(*arrays), to_numpy(weight[i]))
 
 
 def _representable(low: Array, high: Array, a: Array) -> tuple[Array, Array]:
