@@ -112,10 +112,13 @@ class Union(_Compound):
         xp = namespace(a)
         parts = [part.nearest(a, metric) for part in self.parts]
         every = [xp.where(p.found, distances(p.point, a, metric), xp.inf) for p in parts]
-        best, closest = parts[0], every[0]
+        # Points of sets too thin for the dtype hold within the tolerance only: they come after all others.
+        strict = [p.found & (s.margin(p.point) >= 0) for p, s in zip(parts, self.parts, strict=True)]
+        best, closest, strictly = parts[0], every[0], strict[0]
         known = best.found | best.empty
-        for here, distance in zip(parts[1:], every[1:], strict=True):
-            nearer = distance < closest
+        for here, distance, holds in zip(parts[1:], every[1:], strict[1:], strict=True):
+            nearer = (holds & ~strictly) | ((holds == strictly) & (distance < closest))
+            strictly = strictly | holds
             point = xp.where(nearer[..., None], here.point, best.point)
             best = Nearest(point, best.found | here.found, best.empty & here.empty)
             closest = xp.where(nearer, distance, closest)

@@ -17,6 +17,7 @@ from rlpd_gx.safe_sets.solver import RESIDUAL, Solution, bring_near, nearest_poi
 
 TOLERANCE = 1e-9  # `contains`, relative to the numbers compared
 TOLERANCE_FLOAT32 = 1e-6  # the same for 32-bit actions
+THIN = 1e-11  # what cannot be told from a set relaxed by this much, relative to its numbers, is taken for one
 ATOM = 1e-15  # and no component of an action is looked at more closely than this
 
 
@@ -86,7 +87,7 @@ class ConvexSet(SafeSet):
         return inside
 
     @QUIET
-    def nearest(self, a: Array, metric: Array | None = None) -> Nearest:
+    def nearest(self, a: Array, metric: Array | None = None, *, thorough: bool = True) -> Nearest:
         """The nearest allowed action to a [..., d], by sum metric_i (x_i - a_i)^2; metric is 1 if absent.
 
         The point satisfies every row after the cast to a's dtype, not merely up to rounding, wherever the
@@ -105,7 +106,7 @@ class ConvexSet(SafeSet):
         pos, neg, quad = (flat(c, k, d) for c in (rows.pos, rows.neg, rows.quad))
         rows = rows.with_arrays(pos, neg, quad, flat(rows.bound, k))
         weight = xp.ones_like(low) if metric is None else flat(as_float(metric, like=a), d)
-        point, found, empty = _nearest_after_cast(flat(a, d), low, high, rows, weight)
+        point, found, empty = _nearest_after_cast(flat(a, d), low, high, rows, weight, thorough)
         # The last word is the definition: a point that does not pass is not an answer.
         found = found & self.contains(xp.reshape(point, (*batch, d))).reshape(found.shape)
         point[~found] = xp.nan
@@ -310,7 +311,9 @@ def _unbounded(like: Array, rows: Rows) -> Form:
     return Form(xp.full_like(like, -xp.inf), xp.full_like(like, xp.inf), rows)
 
 
-def _nearest_after_cast(a: Array, low: Array, high: Array, rows: Rows, weight: Array) -> Nearest:
+def _nearest_after_cast(
+    a: Array, low: Array, high: Array, rows: Rows, weight: Array, thorough: bool
+) -> Nearest:
     """Nearest points [B, d] that satisfy the rows after the cast to a's dtype, not merely up to rounding."""
     xp, short = namespace(a), is_float32(a)
     inner_low, inner_high = _representable(low, high, a) if short else (low, high)
@@ -343,7 +346,7 @@ def _nearest_after_cast(a: Array, low: Array, high: Array, rows: Rows, weight: A
         point[thin], found[thin], proof[thin] = solve(near[thin], thin, xp.zeros_like(slack[thin]))
         lost = thin[~found[thin]]
         empty[lost] = exact.proven_empty(rows[lost], proof[lost], low[lost], high[lost])
-        for i in lost[~empty[lost]].tolist():
+        for i in lost[~empty[lost]].tolist() if thorough else ():
             _one_by_one(i, near, (low, high), (inner_low, inner_high), rows, weight, (point, found, empty))
     point = xp.where(inside[:, None], a, xp.astype(point, a.dtype))
 
@@ -362,7 +365,7 @@ def _nearest_after_cast(a: Array, low: Array, high: Array, rows: Rows, weight: A
         again = solve(start, todo, slack)
         point[todo] = xp.where(again.found[:, None], xp.astype(again.point, a.dtype), point[todo])
         todo = broken(todo)
-    for i in todo.tolist():
+    for i in todo.tolist() if thorough else ():
         start = to_numpy(as_float(point[i]))
         pulled = pull_inside(start, _problem(i, inner_low, inner_high, rows, weight), Rounding.of(a))
         if pulled is not None:
@@ -389,6 +392,14 @@ def _one_by_one(
     one = rows[i : i + 1]
     low, high = (v[i : i + 1] for v in bounds)
     empty[i] = exact.proven_empty(one, as_float(proof[None], like=near), low, high)[0]
+    if not empty[i]:  # thinner than rounding, or empty by less than that: whatever holds within the tolerance
+        problem = _problem(i, *bounds, rows, weight)
+        start = problem.clip(to_numpy(near[i]))
+        relaxed = problem.rows.bound + THIN * problem.rows.magnitude(start)
+        arrays = (problem.rows.pos, problem.rows.neg, problem.rows.quad, relaxed)
+        best, _ = last_resort(to_numpy(near[i]), problem._replace(rows=problem.rows.with_arrays(*arrays)))
+        if best is not None:
+            point[i], found[i] = as_float(best, like=near), True
 
 
 def _problem(i: int, low: Array, high: Array, rows: Rows, weight: Array) -> Problem:

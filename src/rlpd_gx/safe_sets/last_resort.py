@@ -14,10 +14,10 @@ from scipy.optimize import nnls
 from rlpd_gx.safe_sets import exact
 from rlpd_gx.safe_sets.backend import Array, as_float, namespace, to_numpy
 from rlpd_gx.safe_sets.separable import Rows
-from rlpd_gx.safe_sets.solver import stated
+from rlpd_gx.safe_sets.solver import in_units, stated, units
 
 MAX_CUTS = 40  # rounds of tangent planes
-MAX_PULLS = 12
+MAX_PULLS = 6
 GAP = 1e-9  # largest difference of primal and dual, relative to the squared distance, of a point called nearest
 
 
@@ -32,6 +32,13 @@ class Problem(NamedTuple):
     def tangents(self, x: np.ndarray) -> np.ndarray:
         """Slopes of the rows at x [K, d]; f(y) >= f(x) + slope (y - x) for every y."""
         return np.where(x >= 0, self.rows.pos, -self.rows.neg) + 2 * self.rows.quad * x
+
+    def same_signs(self, x: np.ndarray) -> Self:
+        """The part in which no component with a kink changes its sign: there the kinked rows are planes."""
+        kinked = (self.rows.pos + self.rows.neg > 0).any(axis=0)
+        low, high = np.where(x >= 0, 0.0, -np.inf), np.where(x <= 0, 0.0, np.inf)
+        low, high = (np.where(kinked, *v) for v in ((low, -np.inf), (high, np.inf)))
+        return self._replace(low=np.maximum(self.low, low), high=np.minimum(self.high, high))
 
     def clip(self, x: np.ndarray) -> np.ndarray:
         return np.minimum(np.maximum(x, self.low), self.high)
@@ -79,6 +86,15 @@ class Planes:
 
 def nearest(a: np.ndarray, problem: Problem) -> tuple[np.ndarray | None, np.ndarray]:
     """The nearest point to a [d] up to rounding, or None; and multipliers [K], a candidate proof of emptiness."""
+    unit, factor = units(a[None], problem.rows[None])
+    if unit is None or factor is None:
+        return _nearest(a, problem)
+    scaled, low, high, rows = in_units(a[None], problem.low[None], problem.high[None], problem.rows[None], unit, factor)
+    x, multipliers = _nearest(scaled[0], Problem(low[0], high[0], rows[0], problem.metric))
+    return (None if x is None else x * unit[0]), multipliers * factor[0]
+
+
+def _nearest(a: np.ndarray, problem: Problem) -> tuple[np.ndarray | None, np.ndarray]:
     rows, count = problem.rows, len(problem.rows.bound)
     binds = np.isfinite(rows.bound)
     planes, multipliers = Planes(problem), np.zeros(count)
@@ -114,7 +130,9 @@ def _is_nearest(a: np.ndarray, x: np.ndarray, multipliers: np.ndarray, problem: 
     y = form.point(form.penalty(weights))
     dual = 0.5 * np.sum(form.metric * (y - form.a) ** 2) + np.sum(weights * form.excess(y))
     primal = 0.5 * np.sum(problem.metric * (x - a) ** 2)
-    return bool(primal - dual <= GAP * primal)
+    size = np.abs(form.combine(form.rows, y)).sum(axis=1) + np.abs(form.bound)
+    rounding = (2 * len(a) + 16) * exact.UNIT * np.sum(weights * size)  # of the dual, where multipliers are large
+    return bool(primal - dual <= GAP * primal + rounding)
 
 
 def pull_inside(x: np.ndarray, problem: Problem, rounding: Rounding) -> np.ndarray | None:
@@ -125,14 +143,15 @@ def pull_inside(x: np.ndarray, problem: Problem, rounding: Rounding) -> np.ndarr
     place; what that may cost is kept from every row.
     """
     x = rounding.cast(problem.clip(x))
-    bounds, binds = Planes(problem), np.isfinite(problem.rows.bound)
+    binds = np.isfinite(problem.rows.bound)
     for attempt in range(MAX_PULLS):
         excess = exact.excess(problem.rows, x)
         if not (excess[binds] > 0).any() and (problem.low <= x).all() and (x <= problem.high).all():
             return x
+        bounds = Planes(problem.same_signs(x) if attempt < MAX_PULLS - 2 else problem)
         slopes = problem.tangents(x)
         lost = np.abs(slopes) @ (rounding.half_eps * np.abs(x) + rounding.smallest)
-        right = np.concatenate([bounds.h - bounds.g @ x, (-excess - (1 + attempt / 2) * lost)[binds]])
+        right = np.concatenate([bounds.h - bounds.g @ x, (-excess - 2.0**attempt * lost)[binds]])
         step, _ = _least_distance(np.concatenate([bounds.g, slopes[binds]]), right, problem.metric)
         if step is None:
             return None
@@ -154,7 +173,7 @@ def _least_distance(g: np.ndarray, h: np.ndarray, metric: np.ndarray) -> tuple[n
     if not scale > 0:
         return np.zeros(g.shape[1]), np.zeros(len(h))
     u = np.zeros(len(h))
-    for stretch in 10.0 ** np.arange(0, 16, 3):  # where rows are nearly parallel the way is long
+    for stretch in 10.0 ** np.arange(0, 16, 4):  # where rows are nearly parallel the way is long
         right = h / (scale * stretch)
         kept = np.flatnonzero(right < 1e3)
         columns = -np.vstack([g[kept].T, right[kept]])
@@ -166,7 +185,7 @@ def _least_distance(g: np.ndarray, h: np.ndarray, metric: np.ndarray) -> tuple[n
         u[kept] /= length
         residual = columns @ u[kept]
         residual[-1] -= 1.0
-        if -residual[-1] > 1e-6:
+        if -residual[-1] > 1e-9:
             y = -residual[:-1] / residual[-1] * (scale * stretch)
             y, multipliers = _sharpened(y, u * (scale * stretch) / -residual[-1], g, h)
             return y / root, multipliers / norm

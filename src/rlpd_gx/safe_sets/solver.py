@@ -20,8 +20,8 @@ RESIDUAL = 1e-13  # a row is met when it is broken by less than this, relative t
 ROUNDING = (
     2e-15  # and by this, relative to the proposal and the multipliers: a - lam * slope is no more exact
 )
-MAX_STEPS = 40  # and 10 more for each row
-MAX_SEARCH = 120
+MAX_STEPS = 12  # and 3 more for each row; what has not converged by then is left to the last resort
+MAX_SEARCH = 60
 FAR = 2.0**16  # a proposal further away than this many diameters of the set is brought nearer first
 
 
@@ -154,6 +154,39 @@ class _Problem:
 
 def nearest_point(a: Array, low: Array, high: Array, rows: Rows, metric: Array) -> Solution:
     """Nearest point to a [B, d] with bounds [B, d], rows [B, K, d] and diagonal metric [B, d]."""
+    unit, factor = units(a, rows)
+    if unit is None:
+        return _nearest_point(a, low, high, rows, metric)
+    point, found, proof = _nearest_point(*in_units(a, low, high, rows, unit, factor), metric)
+    return Solution(point * unit, found, proof * factor)
+
+
+def units(a: Array, rows: Rows) -> tuple[Array | None, Array | None]:
+    """Powers of two by which actions [B, 1] and rows [B, K] should be divided and multiplied; None: they need not.
+
+    Numbers near the limits of floating point are brought to where squares neither vanish nor overflow.
+    """
+    xp = namespace(a)
+    size = xp.max(xp.abs(a), axis=-1)[:, None]
+    steep = xp.max(xp.maximum(xp.maximum(xp.abs(rows.pos), xp.abs(rows.neg)), rows.quad), axis=-1)
+    odd, faint = (size > 0) & ((size < 2.0**-60) | (size > 2.0**60)), (steep > 0) & (steep < 2.0**-200)
+    if not bool(xp.any(odd)) and not bool(xp.any(faint)):
+        return None, None
+    unit = 2.0 ** xp.floor(xp.log2(xp.where(odd & xp.isfinite(size), size, 1.0)))
+    return unit, xp.where(faint, 2.0**600, 1.0)
+
+
+def in_units(
+    a: Array, low: Array, high: Array, rows: Rows, unit: Array, factor: Array
+) -> tuple[Array, Array, Array, Rows]:
+    """The problem with x = unit * x' and each row multiplied by its factor."""
+    f = factor[..., None]
+    quad = rows.quad * f * unit[..., None]
+    scaled = rows.with_arrays(rows.pos * f, rows.neg * f, quad, rows.bound * factor / unit)
+    return a / unit, low / unit, high / unit, scaled
+
+
+def _nearest_point(a: Array, low: Array, high: Array, rows: Rows, metric: Array) -> Solution:
     xp = namespace(a)
     proof = xp.zeros_like(rows.bound)
     low, high, rows = _absorb_zero_bounds(a, low, high, rows)
@@ -292,7 +325,7 @@ def _climb(problem: _Problem) -> tuple[Array, Array, Array]:
     reach = xp.maximum(xp.abs(problem.high - problem.a), xp.abs(problem.low - problem.a))
     farthest = 0.5 * xp.sum(problem.metric * reach * reach, axis=0)
     left = index_range(count, lam)[~found]  # the problems not finished yet
-    for _ in range(MAX_STEPS + 10 * k):
+    for _ in range(MAX_STEPS + 3 * k):
         if not len(left):
             break
         part = problem if len(left) == count else problem.at(left)
