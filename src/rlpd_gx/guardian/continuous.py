@@ -97,8 +97,8 @@ class BoxJudge:
             point, found, none = here.nearest(proposed, self.metric)
             converged &= found | none
             # No action of this alternative is nearer than its convex part; where that is unknown, any may be.
-            least = np.where(found, self._distance(point, proposed), np.where(none, np.inf, 0.0))
-            possible = np.minimum(possible, least)
+            distance = np.where(found, self._distance(point, proposed), np.inf)
+            possible = np.minimum(possible, np.where(found | none, distance, 0.0))
             opaque = [a for a in atoms if a not in subsets]
             here_exact = np.ones(len(rows), dtype=bool)
             if opaque:
@@ -106,9 +106,9 @@ class BoxJudge:
                     point, found, here, self._ask(asked, opaque), self._anchors(asked.states)
                 )
                 none, found = none & ~passed, passed
-            distance = np.where(found, self._distance(point, proposed), np.inf)
+                distance = np.where(found, self._distance(point, proposed), np.inf)
             # A set too thin to hold a representable point yields one within the tolerance: only if no other does.
-            strict = found & (here.margin(point) >= 0)
+            strict = found & (here.margin(point) >= 0) if len(self.alternatives) > 1 else found
             nearer = (strict & ~strictly) | ((strict == strictly) & (distance < best))
             best, strictly = np.where(nearer, distance, best), strictly | strict
             action[nearer], exact[nearer] = point[nearer], here_exact[nearer]

@@ -1,6 +1,6 @@
 """Sets made of convex sets: all of them at once, or any of them."""
 
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 
@@ -70,7 +70,16 @@ class Intersection(_Compound, ConvexSet):
     """The actions that lie in every one of several convex sets."""
 
     kind = "intersection"
-    parameters = ()
+    parameters: ClassVar = {}
+
+    def everything(self) -> Self:
+        """The first part is the action space itself; the others are rules."""
+        space, *rules = self.parts
+        return type(self)(space, *(rule.everything() for rule in rules))
+
+    def only(self, action: Array) -> Self:
+        space, *rules = self.parts
+        return type(self)(space.only(action), *(rule.everything() for rule in rules))
 
     def _form(self) -> Form:
         forms = [p.form for p in self.parts]
@@ -101,6 +110,12 @@ class Union(_Compound):
     """The actions of at least one of several convex sets; the nearest is the nearest of their nearest."""
 
     kind = "union"
+
+    def everything(self) -> Self:
+        return type(self)(*(part.everything() for part in self.parts))
+
+    def only(self, action: Array) -> Self:
+        return type(self)(*(part.only(action) for part in self.parts))
 
     def margin(self, a: Array) -> Array:
         return namespace(a).max(namespace(a).stack([p.margin(a) for p in self.parts]), axis=0)

@@ -1,6 +1,7 @@
 """Convex safe sets for Box action spaces: boxes and separable rows, all projected onto by one solver."""
 
 from abc import abstractmethod
+from collections.abc import Mapping
 from functools import cached_property
 from typing import Any, ClassVar, NamedTuple, Self
 
@@ -33,9 +34,15 @@ class Form(NamedTuple):
 
 
 class ConvexSet(SafeSet):
-    """A box and separable rows. Subclasses say which parameters they have and what rows those make."""
+    """A box and separable rows. Subclasses say which parameters they have and what rows those make.
 
-    parameters: ClassVar[tuple[str, ...]]  # attribute names, in the order of the encoding
+    A kind from outside this package needs `kind`, `parameters`, `unbounded`, `_form` and `shifted`.
+    """
+
+    parameters: ClassVar[Mapping[str, tuple[str, ...]]]
+    """Attribute names in the order of the encoding, with their axes: "d" action components, "m" rows."""
+    unbounded: ClassVar[Mapping[str, float]]
+    """The value of each parameter with which the set excludes nothing."""
 
     def __init__(self, *values: Array) -> None:
         xp_like = next((v for v in values if hasattr(v, "detach")), np.empty(0))
@@ -43,9 +50,25 @@ class ConvexSet(SafeSet):
             setattr(self, name, as_float(value, like=xp_like))
 
     @property
-    @abstractmethod
     def dimension(self) -> int:
         """Number of action components d."""
+        return self._length("d")
+
+    def _length(self, axis: str) -> int:
+        """The length of a named axis of the parameters."""
+        name, axes = next((n, axes) for n, axes in self.parameters.items() if axis in axes)
+        return getattr(self, name).shape[axes.index(axis) - len(axes)]
+
+    @classmethod
+    def shapes(cls, dimension: int, rows: int = 1) -> dict[str, tuple[int, ...]]:
+        """The shape of each parameter of one set."""
+        lengths = {"d": dimension, "m": rows}
+        return {name: tuple(lengths[axis] for axis in axes) for name, axes in cls.parameters.items()}
+
+    @classmethod
+    def unbounded_parameters(cls, dimension: int, rows: int = 1) -> tuple[np.ndarray, ...]:
+        """Parameters of a set that excludes nothing."""
+        return tuple(np.full(s, cls.unbounded[name]) for name, s in cls.shapes(dimension, rows).items())
 
     @abstractmethod
     def _form(self) -> Form:
@@ -117,22 +140,23 @@ class ConvexSet(SafeSet):
     @property
     def batch_shape(self) -> tuple[int, ...]:
         """Leading axes of the parameters."""
-        values = ((getattr(self, name), AXES[name]) for name in self.parameters)
+        values = ((getattr(self, name), len(axes)) for name, axes in self.parameters.items())
         return np.broadcast_shapes(*(tuple(v.shape[: v.ndim - axes]) for v, axes in values))
 
     def _spread(self, batch: tuple[int, ...]) -> list[Array]:
         """The parameters, each broadcast to the batch axes."""
         spread = []
-        for name in self.parameters:
+        for name, axes in self.parameters.items():
             value = getattr(self, name)
-            shape = (*batch, *value.shape[value.ndim - AXES[name] :])
+            shape = (*batch, *value.shape[value.ndim - len(axes) :])
             same = tuple(value.shape) == shape
             spread.append(value if same else namespace(value).broadcast_to(value, shape))
         return spread
 
     @property
     def spec(self) -> Spec:
-        return {"kind": self.kind, "dimension": self.dimension}
+        spec: Spec = {"kind": self.kind, "dimension": self.dimension}
+        return {**spec, "rows": self._length("m")} if any("m" in v for v in self.parameters.values()) else spec
 
     def encode(self) -> Array:
         batch = self.batch_shape
@@ -155,9 +179,15 @@ class ConvexSet(SafeSet):
     @classmethod
     def _shapes(cls, spec: Spec) -> list[tuple[int, ...]]:
         """The shape of each parameter behind the batch axes."""
-        d, rows = spec["dimension"], spec.get("rows", 0)
-        sizes = {"low": (d,), "high": (d,), "A": (rows, d), "b": (rows,), "w": (d,), "c": ()}
-        return [sizes[name] for name in cls.parameters]
+        return list(cls.shapes(spec["dimension"], spec.get("rows", 0)).values())
+
+    def everything(self) -> Self:
+        return self.shifted(-np.inf)
+
+    def only(self, action: Array) -> "ConvexSet":
+        raise GxError(
+            f"a {self.kind} set cannot hold a single action in its own form; intersect it with a box, box first"
+        )
 
     def __getitem__(self, index: Any) -> Self:
         return type(self)(*(v[index] for v in self._spread(self.batch_shape)))
@@ -178,9 +208,6 @@ class ConvexSet(SafeSet):
         return Form(as_float(low, like=a), as_float(high, like=a), rows)
 
 
-AXES = {"low": 1, "high": 1, "A": 2, "b": 1, "w": 1, "c": 0}  # axes of each parameter behind the batch axes
-
-
 def _no_rows(low: Array) -> Rows:
     xp = namespace(low)
     empty = low[..., None, :][..., :0, :]
@@ -191,7 +218,8 @@ class Box(ConvexSet):
     """low <= a <= high; both [..., d]."""
 
     kind = "box"
-    parameters = ("low", "high")
+    parameters: ClassVar = {"low": ("d",), "high": ("d",)}
+    unbounded: ClassVar = {"low": -np.inf, "high": np.inf}
 
     low: Array
     high: Array
@@ -199,12 +227,11 @@ class Box(ConvexSet):
     def __init__(self, low: Array, high: Array) -> None:
         super().__init__(low, high)
 
-    @property
-    def dimension(self) -> int:
-        return self.low.shape[-1]
-
     def _form(self) -> Form:
         return Form(self.low, self.high, _no_rows(self.low))
+
+    def only(self, action: Array) -> Self:
+        return type(self)(action, action)
 
     def shifted(self, delta: Array) -> Self:
         delta = as_float(delta, like=self.low)[..., None]
@@ -215,21 +242,14 @@ class Polytope(ConvexSet):
     """A a <= b; A [..., m, d], b [..., m]. A row with an infinite b is padding."""
 
     kind = "polytope"
-    parameters = ("A", "b")
+    parameters: ClassVar = {"A": ("m", "d"), "b": ("m",)}
+    unbounded: ClassVar = {"A": 0.0, "b": np.inf}
 
     A: Array
     b: Array
 
     def __init__(self, A: Array, b: Array) -> None:
         super().__init__(A, b)
-
-    @property
-    def dimension(self) -> int:
-        return self.A.shape[-1]
-
-    @property
-    def spec(self) -> Spec:
-        return {**super().spec, "rows": self.A.shape[-2]}
 
     def _form(self) -> Form:
         rows = Rows(self.A, -self.A, 0.0 * self.A, self.b, kinked=False, curved=False)
@@ -251,17 +271,14 @@ class Polytope(ConvexSet):
 class _OneRow(ConvexSet):
     """Sets with weights w [..., d] and one threshold c [...]."""
 
-    parameters = ("w", "c")
+    parameters: ClassVar = {"w": ("d",), "c": ()}
+    unbounded: ClassVar = {"w": 0.0, "c": np.inf}
 
     w: Array
     c: Array
 
     def __init__(self, w: Array, c: Array) -> None:
         super().__init__(w, c)
-
-    @property
-    def dimension(self) -> int:
-        return self.w.shape[-1]
 
     def shifted(self, delta: Array) -> Self:
         return type(self)(self.w, self.c - as_float(delta, like=self.c))
