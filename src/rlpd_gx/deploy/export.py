@@ -1,12 +1,12 @@
-"""Policies to take along: actor and guard in one folder that needs neither the run nor its environment."""
+"""Exported policies: actor and guard in one folder that needs neither the run nor its environment."""
 
 import hashlib
 import json
 import os
 import platform
-import shutil
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -21,21 +21,21 @@ from rlpd_gx.config import Config
 from rlpd_gx.deploy import spaces
 from rlpd_gx.envs.making import make
 from rlpd_gx.errors import GxError
+from rlpd_gx.files import whole_folder
 from rlpd_gx.guardian import Guardian
 from rlpd_gx.guardian.named import named_rules
 from rlpd_gx.guardian.reading import batch_of_one
-from rlpd_gx.learner import Sac, SacContinuous, SacDiscrete
+from rlpd_gx.learner.policy import PolicyNetwork, restored
 from rlpd_gx.loop.checkpoint import Checkpoints
 from rlpd_gx.loop.run_folder import RunFolder
 from rlpd_gx.loop.task import Task
-from rlpd_gx.replay.archive import sync_folder
 from rlpd_gx.rules import fingerprint
 from rlpd_gx.safe_sets import SafeSet
-from rlpd_gx.types import Array, Context, Status, Verdict
+from rlpd_gx.types import Array, Context, Observation, Status, Verdict
 
 FORMAT = 1
 TENSORS, ABOUT = "policy.safetensors", "policy.json"
-ASKED = ("env", "env_kwargs", "rules", "rules_state", "guard")  # settings of a run that a policy carries on
+ASKED = ("env", "env_kwargs", "rules", "rules_state", "guard")  # settings of the run that are exported
 GUARD_OPTIONS = ("fallback", "initial_action", "near_miss", "parameters", "state")
 
 
@@ -44,11 +44,11 @@ class Export:
     """A policy and its guard as plain data."""
 
     about: dict[str, Any]
-    """What policy.json says: spaces, settings, rules and their fingerprints, where it comes from."""
+    """The content of policy.json: spaces, settings, rules with fingerprints, and the training run."""
     tensors: Mapping[str, Tensor]
-    """Actor and encoder."""
+    """Actor and encoder: the `state_dict()` of the policy network."""
     source: str
-    """The folder it was read from, for errors."""
+    """The folder it was read from, for error messages."""
 
     @classmethod
     def find(cls, path: str | os.PathLike[str]) -> "Export":
@@ -65,16 +65,16 @@ class Export:
         """The policy of a run as it was last saved."""
         folder, config = RunFolder.open(path)
         loaded = Checkpoints(folder.checkpoints).load()
-        task, saved = Task(config), loaded.state["learner"]
+        task = Task(config)
         example = task.example
         guardian = example.guardian
         if loaded.state["rules_fingerprint"] != (None if guardian is None else guardian.fingerprint):
             raise GxError(
                 f"{path}: the rules {config.run.rules} have changed since the checkpoint was made; restore them, "
-                "or train anew under the new ones"
+                "or train again under the new ones"
             )
         asked = settings.flat(config)
-        about = {
+        about: dict[str, Any] = {
             "format": FORMAT,
             "rlpd_gx": __version__,
             "python": platform.python_version(),
@@ -86,10 +86,9 @@ class Export:
             "safe_set_spec": example.spec,
             "trained": {"command": folder.command, "seed": config.run.seed, "step": loaded.step},
         }
-        encoder = {name: t for name, t in saved["critic"].items() if name.startswith("encoder.")}
-        actor = {f"actor.{name}": t for name, t in saved["actor"].items()}
-        unmarked = cls(about, {**encoder, **actor}, str(path))
-        return replace(unmarked, about=about | {"fingerprints": unmarked.fingerprints()})
+        export = cls(about, loaded.state["learner"]["policy"], str(path))
+        about["fingerprints"] = export.fingerprints()
+        return export
 
     @classmethod
     def read(cls, path: Path) -> "Export":
@@ -99,12 +98,12 @@ class Export:
             tensors = (path / TENSORS).read_bytes()
         except OSError as error:
             raise GxError(
-                f"{error.filename}: cannot be read: {error.strerror}; export the run anew"
+                f"{error.filename}: cannot be read: {error.strerror}; export the run again"
             ) from None
         except ValueError:
             about = None
         if not isinstance(about, dict):
-            raise GxError(f"{path / ABOUT}: is damaged (it is no JSON object); export the run anew")
+            raise GxError(f"{path / ABOUT}: is damaged (it is no JSON object); export the run again")
         if about.get("format") != FORMAT:
             raise GxError(
                 f"{path / ABOUT}: has format {about.get('format')!r}, this version of rlpd-gx reads {FORMAT}; export "
@@ -114,7 +113,7 @@ class Export:
         for name, found in _digests(about, tensors).items():
             if digests.get(name) != found:
                 raise GxError(
-                    f"{path / name}: is damaged or was changed (its sha256 differs); export the run anew"
+                    f"{path / name}: is damaged or was changed (its sha256 differs); export the run again"
                 )
         return cls(about, tensors_from_bytes(tensors), str(path))
 
@@ -124,30 +123,18 @@ class Export:
             raise GxError(f"{folder}: exists already; choose another --out")
         tensors = tensors_to_bytes({name: t.cpu().contiguous() for name, t in self.tensors.items()})
         about = json.dumps(self.about | {"sha256": _digests(self.about, tensors)}, indent=2)
-        temporary = folder.with_name(f".{folder.name}.writing")
-        try:
-            folder.parent.mkdir(parents=True, exist_ok=True)
-            shutil.rmtree(temporary, ignore_errors=True)  # left by a process that was killed
-            temporary.mkdir()
-            for name, content in ((TENSORS, tensors), (ABOUT, f"{about}\n".encode())):
-                with (temporary / name).open("wb") as file:
-                    file.write(content)
-                    file.flush()
-                    os.fsync(file.fileno())
-            temporary.rename(folder)
-            sync_folder(folder.parent)
-        except OSError as error:
-            shutil.rmtree(temporary, ignore_errors=True)
-            raise GxError(f"{folder}: cannot be written: {error.strerror}") from None
+        with whole_folder(folder) as new:
+            (new / TENSORS).write_bytes(tensors)
+            (new / ABOUT).write_text(f"{about}\n")
 
     @property
     def observation_space(self) -> gym.Space:
-        """What the policy sees."""
+        """Observations of the policy."""
         return spaces.from_json(self.about["observation_space"])
 
     @property
     def action_space(self) -> gym.Space:
-        """How it acts."""
+        """Actions of the policy."""
         return spaces.from_json(self.about["action_space"])
 
     def task(self, **env_kwargs: Any) -> Task:
@@ -156,27 +143,22 @@ class Export:
         asked["env_kwargs"] = asked["env_kwargs"] | env_kwargs
         return Task(settings.with_values(Config(), asked, f"{self.source}/{ABOUT}"))
 
-    def learner(self, seed: int = 0) -> Sac:
-        """A learner on the CPU that can act; its critics know nothing."""
+    def network(self, seed: int = 0) -> PolicyNetwork:
+        """The actor on the CPU; `seed` is that of sampled actions."""
         config = settings.with_values(Config(), self.about["learner"], f"{self.source}/{ABOUT}").learner
-        action_space: Any = self.action_space
-        kind: Any = SacDiscrete if isinstance(action_space, gym.spaces.Discrete) else SacContinuous
-        learner: Sac = kind(
-            replace(config, ensemble_size=1, target_subset=0),
-            self.observation_space,
-            action_space,
-            safe_set_spec=self.about["safe_set_spec"],
-            seed=seed,
-        )
-        learner.load_policy_state(self.tensors)
-        return learner
+        spec = self.about["safe_set_spec"]
+        return restored(self.tensors, config, self.observation_space, self.action_space, spec, seed)
 
+    @cached_property
     def guard(self) -> tuple[Guardian, dict[str, Any]] | None:
-        """The Guardian of the rules as they are now, and the options of their module; None without rules."""
+        """The Guardian of the rules as they are now, and the options of their module; None without rules.
+
+        It is built once: rules made for an environment, such as look-ahead, each bring an emulator.
+        """
         if not (rules := self.about["rules"]):
             return None
 
-        def env() -> gym.Env:  # only for rules that are made for one
+        def env() -> gym.Env:  # called only for rules that are made for an environment
             return make(self.about["env"], **self.about["env_kwargs"])
 
         try:
@@ -193,31 +175,30 @@ class Export:
         return guardian, options
 
     def fingerprints(self) -> dict[str, str]:
-        """What tells whether the guard is still the same: the rules, and each option of their module."""
-        if (guard := self.guard()) is None:
+        """Of the rules and of each option of their module: they differ if the guard has changed."""
+        if self.guard is None:
             return {}
-        guardian, options = guard
+        guardian, options = self.guard
         return {"rules": guardian.fingerprint} | {n: fingerprint(options.get(n)) for n in GUARD_OPTIONS}
 
 
 class Policy:
     """Proposes with the actor and certifies with the rules of its training: same state and context, same verdict.
 
-    `state` has to be given where the rules read more than the observation.
+    Rules that read more than the observation need `state`.
     """
 
     def __init__(self, export: Export, seed: int = 0) -> None:
         self.export = export
         self.observation_space, self.action_space = export.observation_space, export.action_space
-        self.learner = export.learner(seed)
-        guard = export.guard()
+        self.network = export.network(seed)
         _refuse_changes(export)
-        self.guardian = None if guard is None else guard[0]
-        self._reads_more = guard is not None and guard[1]["state"] is not None
+        self.guardian = None if export.guard is None else export.guard[0]
+        self._reads_more = export.guard is not None and export.guard[1]["state"] is not None
 
     def act(
         self,
-        observation: Any,
+        observation: Observation,
         *,
         state: Any = None,
         context: Context | Mapping[str, Any] | None = None,
@@ -240,13 +221,15 @@ class Policy:
     @property
     def resamples(self) -> bool:
         """Whether proposals are drawn from the safe set (execution = resample)."""
-        return self.learner.config.execution == "resample" and self.learner.safe_set_spec is not None
+        return self.network.config.execution == "resample" and self.network.spec is not None
 
-    def propose(self, observation: Any, safe_set: SafeSet | None = None, *, sample: bool = False) -> Any:
-        """What the actor wants for one observation; nobody has looked at it yet."""
-        return propose(self.learner, self.observation_space, observation, safe_set, sample=sample)
+    def propose(
+        self, observation: Observation, safe_set: SafeSet | None = None, *, sample: bool = False
+    ) -> Array:
+        """The actor's proposal for one observation, not yet certified."""
+        return propose(self.network, self.observation_space, observation, safe_set, sample=sample)
 
-    def _state(self, observation: Any, state: Any) -> Any:
+    def _state(self, observation: Observation, state: Any) -> Any:
         if state is None and self._reads_more:
             raise GxError(
                 f"the rules {self.export.about['rules']} read more than the observation; give act(..., state=...) "
@@ -275,24 +258,29 @@ def load_policy(path: str | os.PathLike[str], *, seed: int = 0) -> Policy:
 
 
 def propose(
-    learner: Sac, space: gym.Space, observation: Any, safe_set: SafeSet | None = None, *, sample: bool = False
-) -> Any:
-    """What an actor wants for one observation of a space; `safe_set` only serves execution = resample."""
+    network: PolicyNetwork,
+    space: gym.Space,
+    observation: Observation,
+    safe_set: SafeSet | None = None,
+    *,
+    sample: bool = False,
+) -> Array:
+    """An actor's proposal for one observation of a space; `safe_set` matters only for execution = resample."""
     code = None if safe_set is None else np.asarray(safe_set.encode())[None]
-    return learner.act(_batch(observation, space, "the observation"), code, explore=sample)[0]
+    return network.act(_batch(observation, space, "the observation"), code, explore=sample)[0]
 
 
 def _safe_set(guardian: Guardian, state: Any, context: Context) -> SafeSet | None:
     fields = {name: None if v is None else batch_of_one(v) for name, v in vars(context).items()}
     try:
         safe_sets = guardian.safe_sets(batch_of_one(state), context=fields)
-    except GxError:  # the rules cannot be asked: whatever is proposed, `certify` will fall back
+    except GxError:  # the rules raised: `certify` will use the fallback for any proposal
         return None
     return None if safe_sets is None else safe_sets[0]
 
 
-def _batch(observation: Any, space: gym.Space, what: str) -> Any:
-    """One observation as [1, ...], of the shape that the space says."""
+def _batch(observation: Observation, space: gym.Space, what: str) -> Any:
+    """One observation as [1, ...], checked against the shape of the space."""
     if isinstance(space, gym.spaces.Dict):
         if not isinstance(observation, Mapping) or set(observation) != set(space.spaces):
             raise GxError(f"{what} must be a dict with {', '.join(space.spaces)}")
@@ -306,7 +294,7 @@ def _batch(observation: Any, space: gym.Space, what: str) -> Any:
 
 
 def _digests(about: Mapping[str, Any], tensors: bytes) -> dict[str, str]:
-    """sha256 of both files; of policy.json, of all but these two lines."""
+    """sha256 of both files; that of policy.json leaves out these digests."""
     text = json.dumps(about, sort_keys=True).encode()
     return {TENSORS: hashlib.sha256(tensors).hexdigest(), ABOUT: hashlib.sha256(text).hexdigest()}
 
@@ -325,5 +313,5 @@ def _refuse_changes(export: Export) -> None:
     )
     raise GxError(
         f"{export.source}: the {' and '.join(changed)} of {export.about['rules']} changed since the export{also}; "
-        "restore that module as it was, or train and export anew under the new rules"
+        "restore that module as it was, or train and export again under the new rules"
     )

@@ -18,7 +18,7 @@ from rlpd_gx.envs.making import make
 from rlpd_gx.errors import GxError
 from rlpd_gx.guardian import GuardedEnv, Guardian
 from rlpd_gx.guardian.named import guard_options
-from rlpd_gx.learner import Sac, SacContinuous, SacDiscrete, trainable_devices
+from rlpd_gx.learner import Learner, Sac, SacContinuous, SacDiscrete, trainable_devices
 from rlpd_gx.loop import offline_rules
 from rlpd_gx.loop.environments import Environments
 from rlpd_gx.replay import samplers
@@ -163,10 +163,10 @@ class Task:
             return SacContinuous(config, example.observation_space, example.action_space, **common)
         raise GxError(f"the Learner acts in Discrete and Box spaces, not {example.action_space}")
 
-    def sampler(self, learner: Sac) -> samplers.Sampler:
+    def sampler(self, learner: Learner) -> samplers.Sampler:
         """Which rows make a minibatch."""
         name = self.config.data.sampler
-        if name == "tree-backup" and not isinstance(learner, SacDiscrete):
+        if name == "tree-backup" and not isinstance(self.example.action_space, gym.spaces.Discrete):
             raise GxError("--sampler tree-backup needs discrete actions; choose span or span-cut")
         make: dict[str, Callable[[], samplers.Sampler]] = {
             "uniform": samplers.Uniform,
