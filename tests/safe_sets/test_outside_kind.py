@@ -1,4 +1,4 @@
-"""A kind of safe set that this package does not have, defined here: it encodes, projects and certifies like the rest."""
+"""A kind of safe set from outside the package: it encodes, projects and certifies like the rest."""
 
 from typing import ClassVar
 
