@@ -64,7 +64,9 @@ class Case:
             joined: gx.Rule | None = None
             for part in branch:
                 atom = FORMS[part.form](
-                    lambda s, i=number: (s[f"first{i}"], s[f"second{i}"]), name=f"{part.form} {number}", batched=batched
+                    lambda s, i=number: (s[f"first{i}"], s[f"second{i}"]),
+                    name=f"{part.form} {number}",
+                    batched=batched,
                 )
                 joined = atom if joined is None else joined & atom
                 number += 1
@@ -106,8 +108,8 @@ def ordinary(rng: np.random.Generator, count: int, name: str = "ordinary") -> Ca
     """Rules as people write them: every set has an interior."""
     d = int(rng.integers(1, 13))
     dtype = np.float32 if rng.random() < 0.6 else np.float64
-    low = -rng.choice([1.0, 1.0, 0.4, 2.0], d).astype(dtype)
-    high = rng.choice([1.0, 1.0, 0.4, 2.0], d).astype(dtype)
+    reaches = np.array([1.0, 1.0, 0.4, 2.0])[rng.integers(0, 4, (2, d))]
+    low, high = (-reaches[0]).astype(dtype), reaches[1].astype(dtype)
     simple = rng.random() < 0.7
     branches = 1 if rng.random() < 0.88 else 2
     made, inside = [], None
@@ -129,9 +131,9 @@ def huge(rng: np.random.Generator, count: int) -> Case:
     case = ordinary(rng, count, "huge proposals")
     top = 37.0 if case.dtype is np.float32 else 300.0
     factor = 10.0 ** rng.uniform(5, top, (count, 1))
-    case.proposed = (np.sign(case.proposed) * (0.01 + np.abs(np.tanh(case.proposed.astype(float)))) * factor).astype(
-        case.dtype
-    )
+    case.proposed = (
+        np.sign(case.proposed) * (0.01 + np.abs(np.tanh(case.proposed.astype(float)))) * factor
+    ).astype(case.dtype)
     return case
 
 
@@ -158,7 +160,9 @@ def scaled(rng: np.random.Generator, count: int) -> Case:
     b = (A * case.inside[:, None]).sum(-1) + size * 10.0 ** rng.uniform(-6, 0, (count, rows))
     other = str(rng.choice(["l1", "positive_sum", "ellipsoid"]))
     scale = 10.0 ** rng.uniform(-8, 8, count)
-    case.branches = [[Part("halfspace", A, b), _around(rng, other, case.inside, np.full(count, 0.5), 1, scale)]]
+    case.branches = [
+        [Part("halfspace", A, b), _around(rng, other, case.inside, np.full(count, 0.5), 1, scale)]
+    ]
     case.__post_init__()
     return case
 
@@ -221,7 +225,9 @@ def denormal(rng: np.random.Generator, count: int) -> Case:
     weights_too = rng.random((count, 1)) < 0.5
     case.inside = np.zeros_like(case.inside)
     case.branches = [[Part(form, np.where(weights_too, w * small, w), small[:, 0] * rng.random(count))]]
-    case.proposed = np.where(rng.random((count, 1)) < 0.3, case.proposed * small, case.proposed).astype(case.dtype)
+    case.proposed = np.where(rng.random((count, 1)) < 0.3, case.proposed * small, case.proposed).astype(
+        case.dtype
+    )
     case.__post_init__()
     return case
 

@@ -7,6 +7,7 @@ The second form counts instead of timing, reports every minute on stderr and con
 """
 
 import argparse
+import json
 import sys
 import tempfile
 import time
@@ -17,14 +18,13 @@ from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
-import json
 import numpy as np
 
 import rlpd_gx as gx
 from rlpd_gx.files import write_json
 from torture import Row
 from torture._exact_checker import ROOM, violations, witness
-from torture._rule_cases import Case, hostile, ordinary
+from torture._rule_cases import Case, Part, hostile, ordinary
 
 BATCH = {"batched": 50_000, "single": 64, "hostile": 256}
 PROMISES = {
@@ -64,7 +64,7 @@ def attack(part: str, seed: int, counts: Counts, limit: int | None = None) -> No
     if limit is not None and limit < len(case):
         case = case[slice(0, limit)]
     where = f"seed {seed} part {part} batch {index} ({case.name})"
-    actions, status = (one_by_one(case, index) if part == "single" else batched(case))
+    actions, status = one_by_one(case, index) if part == "single" else batched(case)
     count(case, actions, status, counts, where)
     counts.batch += 1
     counts.seconds += time.perf_counter() - start
@@ -99,7 +99,19 @@ def _note(counts: Counts, line: str) -> None:
         counts.lines.append(line)
 
 
-# --- ways of asking the Guardian ---------------------------------------------------------------------------------------
+def self_test() -> None:
+    """The checker catches what is planted: an excess that floating point does not see, and a false "inevitable"."""
+    w, c, low = np.ones((3, 2)), np.ones(3), -np.ones(2)
+    inside, above = np.full((3, 2), 0.5), np.nextafter(0.5, 1.0)
+    case = Case("ordinary", np.float64, low, -low, [[Part("l1", w, c)]], inside, 2 * inside)
+    executed = np.array([[0.5, 0.5], [0.5, above], [1.0, 1.0]])
+    counts = Counts()
+    count(case, executed, np.array(["projected", "projected", "inevitable"]), counts, "planted")
+    if (executed[1].sum() > 1, counts.broken, counts.false_inevitable) != (False, 1, 1):
+        raise SystemExit(f"the checker of the soak is broken: it saw {counts}")
+
+
+# --- ways of asking the Guardian ----------------------------------------------------------------------------
 
 
 def batched(case: Case) -> tuple[np.ndarray, np.ndarray]:
@@ -160,7 +172,9 @@ class Recorder(gym.Env):
 
 def _in_environment(case: Case, options: dict[str, Any]) -> tuple[np.ndarray, np.ndarray]:
     states, recorder = list(_rows(case)), Recorder(case)
-    env = gx.GuardedEnv(recorder, case.rule(), state=lambda env, observation, info: states[observation], **options)
+    env = gx.GuardedEnv(
+        recorder, case.rule(), state=lambda env, observation, info: states[observation], **options
+    )
     env.reset()
     status = [str(env.step(proposed)[4]["guardian"].status) for proposed in case.proposed]
     env.close()
@@ -170,11 +184,14 @@ def _in_environment(case: Case, options: dict[str, Any]) -> tuple[np.ndarray, np
 class VectorRecorder(gym.vector.VectorEnv):
     """Eight recorders side by side."""
 
-    metadata = {"autoreset_mode": gym.vector.AutoresetMode.NEXT_STEP}
+    metadata = {"autoreset_mode": gym.vector.AutoresetMode.NEXT_STEP}  # noqa: RUF012
 
     def __init__(self, case: Case, num_envs: int) -> None:
         self.num_envs, self.step_number = num_envs, 0
-        self.single_action_space, self.single_observation_space = case.space, gym.spaces.Discrete(len(case) + num_envs)
+        self.single_action_space, self.single_observation_space = (
+            case.space,
+            gym.spaces.Discrete(len(case) + num_envs),
+        )
         self.action_space = gym.vector.utils.batch_space(case.space, num_envs)
         self.observation_space = gym.vector.utils.batch_space(self.single_observation_space, num_envs)
         self.executed: list[np.ndarray] = []
@@ -196,7 +213,10 @@ def _in_vector_environment(case: Case, options: dict[str, Any]) -> tuple[np.ndar
     num_envs = 8 if len(case) % 8 == 0 else 1
     recorder, states = VectorRecorder(case, num_envs), case.states
     env = gx.GuardedVectorEnv(
-        recorder, case.rule(), state=lambda env, rows, infos: {k: v[rows] for k, v in states.items()}, **options
+        recorder,
+        case.rule(),
+        state=lambda env, rows, infos: {k: v[rows] for k, v in states.items()},
+        **options,
     )
     env.reset()
     status: list[str] = []
@@ -206,11 +226,12 @@ def _in_vector_environment(case: Case, options: dict[str, Any]) -> tuple[np.ndar
     return np.array(recorder.executed), np.array(status)
 
 
-# --- running -----------------------------------------------------------------------------------------------------------
+# --- running ------------------------------------------------------------------------------------------------
 
 
 def run(seconds: float, seed: int) -> list[Row]:
     """The attack for a given time."""
+    self_test()
     parts = {part: Counts() for part in BATCH}
     for part, counts in parts.items():
         while counts.seconds < SHARES[part] * seconds:
@@ -229,7 +250,9 @@ def rows(parts: dict[str, Counts]) -> list[Row]:
         lines += ["..."] * (counts.broken - len(lines))
         held = counts.tried - counts.broken
         table.append(Row(PROMISES[part], counts.tried, held, lines, failed + thin + by_name))
-    total, wrong = (sum(getattr(c, name) for c in parts.values()) for name in ("inevitable", "false_inevitable"))
+    total, wrong = (
+        sum(getattr(c, name) for c in parts.values()) for name in ("inevitable", "false_inevitable")
+    )
     lines = [line for c in parts.values() for line in c.lines if ": inevitable, but" in line]
     lines += ["..."] * (wrong - len(lines))
     return [*table, Row(PROMISES["inevitable"], total, total - wrong, lines)]
@@ -237,6 +260,7 @@ def rows(parts: dict[str, Counts]) -> list[Row]:
 
 def run_counts(goals: dict[str, int], seed: int, out: Path | None, say: Callable[[str], None]) -> list[Row]:
     """The attack for given numbers of actions; continues from what `out` holds."""
+    self_test()
     parts = {part: Counts() for part in BATCH}
     if out is not None and out.exists():
         stored = json.loads(out.read_text())
@@ -264,14 +288,16 @@ def run_counts(goals: dict[str, int], seed: int, out: Path | None, say: Callable
 
 def main() -> int:
     """Run by counts. The exit code is 1 if anything broke."""
-    parser = argparse.ArgumentParser(prog="python -m torture.soak", description=__doc__.split("\n")[0])  # type: ignore[union-attr]
+    parser = argparse.ArgumentParser(prog="python -m torture.soak", description=__doc__.split("\n")[0])
     for part in BATCH:
         parser.add_argument(f"--{part}", type=int, default=0, help=f"{part} actions to certify")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=Path, help="result file; an existing one is continued")
     options = parser.parse_args()
     goals = {part: getattr(options, part) for part in BATCH}
-    table = run_counts(goals, options.seed, options.out, lambda line: print(line, file=sys.stderr, flush=True))
+    table = run_counts(
+        goals, options.seed, options.out, lambda line: print(line, file=sys.stderr, flush=True)
+    )
     for row in table:
         print(f"{row.promise}: {row.tried:,} tried, {len(row.broken):,} broken. {row.note}")
         print("".join(f"  {line}\n" for line in row.broken[:10]), end="")

@@ -1,4 +1,4 @@
-"""A kind of safe set that this package does not have, defined here: it encodes, projects and certifies like the rest."""
+"""A kind of safe set defined outside the package: it encodes, projects and certifies like the others."""
 
 from typing import ClassVar
 
@@ -57,7 +57,12 @@ def reference(share, heat, budget, a):
     settings.verbose = False
     objective = sparse.csc_matrix(np.diag(np.r_[np.ones(d), np.zeros(d)]))
     solver = clarabel.DefaultSolver(
-        objective, np.r_[-a, np.zeros(d)], sparse.csc_matrix(np.vstack(blocks)), np.concatenate(right), kinds, settings
+        objective,
+        np.r_[-a, np.zeros(d)],
+        sparse.csc_matrix(np.vstack(blocks)),
+        np.concatenate(right),
+        kinds,
+        settings,
     )
     return np.array(solver.solve().x)[:d]
 

@@ -15,7 +15,10 @@ from rlpd_gx.safe_sets.separable import Rows, minimum_over_box
 UNIT = 2.0**-53  # largest relative error of one operation
 UNDERFLOW = 1e-300  # more than all underflows of one row together
 SPLITTER = 2.0**27 + 1
-RANGE = (2.0**-300, 2.0**300)  # factors within it multiply without overflow, and their errors without underflow
+RANGE = (
+    2.0**-300,
+    2.0**300,
+)  # factors within it multiply without overflow, and their errors without underflow
 LEAST = 5e-324
 
 
@@ -35,12 +38,12 @@ def excess(rows: Rows, x: Array) -> Array:
     x = xp.broadcast_to(x[..., None, :], shape)
     picked = (to_numpy(xp.broadcast_to(v, shape)[where]) for v in (rows.pos, rows.neg, rows.quad, x))
     bound = to_numpy(xp.broadcast_to(rows.bound, doubtful.shape)[where])
-    value[where] = as_float(_exact_excess(*picked, bound), like=value)
+    value[where] = as_float(_exact_excess(bound, *picked), like=value)
     return value
 
 
 def _exact_excess(
-    pos: np.ndarray, neg: np.ndarray, quad: np.ndarray, x: np.ndarray, bound: np.ndarray
+    bound: np.ndarray, pos: np.ndarray, neg: np.ndarray, quad: np.ndarray, x: np.ndarray
 ) -> np.ndarray:
     """One row each: coefficients and x [n, d], bound [n] -> [n], with the right sign."""
     slope = np.where(x >= 0, pos, -neg)
@@ -112,7 +115,7 @@ def proven_empty(rows: Rows, weights: Array, low: Array, high: Array) -> Array:
     w = weights[..., None]
     arrays = (xp.sum(w * v, axis=-2)[:, None, :] for v in (rows.pos, rows.neg, rows.quad))
     bound = xp.sum(weights * used, axis=-1)[:, None]
-    combined = rows.with_arrays(*arrays, bound)
+    combined = rows.with_arrays(*arrays, bound)  # type: ignore[call-arg]
     gap = (minimum_over_box(combined, low, high) - bound)[:, 0]
     reach = xp.maximum(xp.abs(low), xp.abs(high))[:, None, :]
     steep = w * xp.maximum(xp.abs(rows.pos), xp.abs(rows.neg))
@@ -145,7 +148,9 @@ def _least(
         return Fraction(-1)
     total = -sum((w * Fraction(float(bound[k])) for w, k in chosen), Fraction(0))
     for i in range(len(low)):
-        p, n, q = (sum((w * Fraction(float(v[k, i])) for w, k in chosen), Fraction(0)) for v in (pos, neg, quad))
+        p, n, q = (
+            sum((w * Fraction(float(v[k, i])) for w, k in chosen), Fraction(0)) for v in (pos, neg, quad)
+        )
         x: Fraction | None = Fraction(0)
         if p < 0 or n < 0:  # None: without a vertex the minimum is at the bound it falls towards
             x = (-p if p < 0 else n) / (2 * q) if q else None

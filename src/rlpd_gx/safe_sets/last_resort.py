@@ -18,7 +18,10 @@ from rlpd_gx.safe_sets.solver import in_units, stated, units
 
 MAX_CUTS = 40  # rounds of tangent planes
 MAX_PULLS = 6
-GAP = 1e-9  # largest difference of primal and dual, relative to the squared distance, of a point called nearest
+FEASIBLE = 1e-12  # largest excess of a row, relative to its numbers, before the point is pulled inside
+GAP = (
+    1e-9  # largest difference of primal and dual, relative to the squared distance, of a point called nearest
+)
 
 
 class Problem(NamedTuple):
@@ -89,7 +92,9 @@ def nearest(a: np.ndarray, problem: Problem) -> tuple[np.ndarray | None, np.ndar
     unit, factor = units(a[None], problem.rows[None])
     if unit is None or factor is None:
         return _nearest(a, problem)
-    scaled, low, high, rows = in_units(a[None], problem.low[None], problem.high[None], problem.rows[None], unit, factor)
+    scaled, low, high, rows = in_units(
+        a[None], problem.low[None], problem.high[None], problem.rows[None], unit, factor
+    )
     x, multipliers = _nearest(scaled[0], Problem(low[0], high[0], rows[0], problem.metric))
     return (None if x is None else x * unit[0]), multipliers * factor[0]
 
@@ -118,7 +123,8 @@ def _nearest(a: np.ndarray, problem: Problem) -> tuple[np.ndarray | None, np.nda
         if np.array_equal(following, x):
             break
         x = following
-    return (x if _is_nearest(a, x, multipliers, problem) else None), multipliers
+    allowed = (exact.excess(rows, x) <= FEASIBLE * rows.magnitude(x))[binds].all()
+    return (x if allowed and _is_nearest(a, x, multipliers, problem) else None), multipliers
 
 
 def _is_nearest(a: np.ndarray, x: np.ndarray, multipliers: np.ndarray, problem: Problem) -> bool:
@@ -131,7 +137,9 @@ def _is_nearest(a: np.ndarray, x: np.ndarray, multipliers: np.ndarray, problem: 
     dual = 0.5 * np.sum(form.metric * (y - form.a) ** 2) + np.sum(weights * form.excess(y))
     primal = 0.5 * np.sum(problem.metric * (x - a) ** 2)
     size = np.abs(form.combine(form.rows, y)).sum(axis=1) + np.abs(form.bound)
-    rounding = (2 * len(a) + 16) * exact.UNIT * np.sum(weights * size)  # of the dual, where multipliers are large
+    rounding = (
+        (2 * len(a) + 16) * exact.UNIT * np.sum(weights * size)
+    )  # of the dual, where multipliers are large
     return bool(primal - dual <= GAP * primal + rounding)
 
 
@@ -167,7 +175,9 @@ def _least_distance(g: np.ndarray, h: np.ndarray, metric: np.ndarray) -> tuple[n
     usable = size > 0
     if (h[~usable] < 0).any():
         return None, np.where(usable | (h >= 0), 0.0, 1.0)
-    norm = np.where(usable, size * np.sqrt(((g / np.where(usable, size, 1.0)[:, None]) ** 2).sum(axis=1)), 1.0)
+    norm = np.where(
+        usable, size * np.sqrt(((g / np.where(usable, size, 1.0)[:, None]) ** 2).sum(axis=1)), 1.0
+    )
     g, h = g / norm[:, None], np.where(usable, h / norm, np.inf)
     scale = -h.min(initial=0.0)
     if not scale > 0:
@@ -179,7 +189,9 @@ def _least_distance(g: np.ndarray, h: np.ndarray, metric: np.ndarray) -> tuple[n
         columns = -np.vstack([g[kept].T, right[kept]])
         length = np.sqrt((columns**2).sum(axis=0))
         try:
-            u[kept], _ = nnls(columns / length, np.append(np.zeros(g.shape[1]), 1.0), maxiter=10 * len(h) + 50)
+            u[kept], _ = nnls(
+                columns / length, np.append(np.zeros(g.shape[1]), 1.0), maxiter=10 * len(h) + 50
+            )
         except RuntimeError:
             continue
         u[kept] /= length
