@@ -113,8 +113,11 @@ class ConvexSet(SafeSet):
     def nearest(self, a: Array, metric: Array | None = None, *, thorough: bool = True) -> Nearest:
         """The nearest allowed action to a [..., d], by sum metric_i (x_i - a_i)^2; metric is 1 if absent.
 
-        The point satisfies every row after the cast to a's dtype, not merely up to rounding, wherever the
-        set is thick enough to hold a representable point.
+        After the cast to a's dtype the point satisfies bounds and rows in exact arithmetic wherever the set has
+        room: where some point of that dtype lies within the bounds and meets each row with 4 eps * (sum |terms| +
+        |c|) to spare. With less room it may break a row by what `contains` tolerates. `empty` is proven. Proposals
+        further away than `FAR` diameters are moved nearer first, see `bring_near`. Not `thorough`: what the batched
+        solver does not find is left unfound.
         """
         xp = namespace(a)
         batch = np.broadcast_shapes(tuple(a.shape[:-1]), self.batch_shape)

@@ -18,6 +18,7 @@ from rlpd_gx.safe_sets.solver import in_units, stated, units
 
 MAX_CUTS = 40  # rounds of tangent planes
 MAX_PULLS = 6
+FEASIBLE = 1e-12  # largest excess of a row, relative to its numbers, before the point is pulled inside
 GAP = (
     1e-9  # largest difference of primal and dual, relative to the squared distance, of a point called nearest
 )
@@ -122,7 +123,8 @@ def _nearest(a: np.ndarray, problem: Problem) -> tuple[np.ndarray | None, np.nda
         if np.array_equal(following, x):
             break
         x = following
-    return (x if _is_nearest(a, x, multipliers, problem) else None), multipliers
+    allowed = (exact.excess(rows, x) <= FEASIBLE * rows.magnitude(x))[binds].all()
+    return (x if allowed and _is_nearest(a, x, multipliers, problem) else None), multipliers
 
 
 def _is_nearest(a: np.ndarray, x: np.ndarray, multipliers: np.ndarray, problem: Problem) -> bool:
