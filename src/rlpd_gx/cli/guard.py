@@ -3,8 +3,7 @@
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
+from rlpd_gx.cli.arguments import Option
 from rlpd_gx.errors import GxError
 
 if TYPE_CHECKING:
@@ -14,38 +13,28 @@ if TYPE_CHECKING:
 
 
 def guard(
-    env: Annotated[str, typer.Option(help="A Gymnasium environment, such as Walker2d-v5.")],
-    rules: Annotated[
-        str, typer.Option(help="module:name of a rule, or of a list of rules that must all hold.")
-    ],
-    episodes: Annotated[int, typer.Option(min=1, help="How many episodes to run.")] = 10,
+    env: Annotated[str, Option(help="A Gymnasium environment, such as Walker2d-v5.")],
+    rules: Annotated[str, Option(help="module:name of a rule, or of a list of rules that must all hold.")],
+    episodes: Annotated[int, Option(min=1, help="How many episodes to run.")] = 10,
     policy: Annotated[
         str,
-        typer.Option(
+        Option(
             help="random, a folder of a run or of an exported policy, [algorithm:]file.zip of stable-baselines3, "
             "or module:callable."
         ),
     ] = "random",
-    monitor: Annotated[
-        bool, typer.Option("--monitor", help="Block nothing, report what would be blocked.")
-    ] = False,
-    compare: Annotated[
-        bool, typer.Option("--compare", help="Run the same episodes without the guard, too.")
-    ] = False,
+    monitor: Annotated[bool, Option(help="Block nothing, report what would be blocked.")] = False,
+    compare: Annotated[bool, Option(help="Run the same episodes without the guard, too.")] = False,
     state: Annotated[
         str | None,
-        typer.Option(
+        Option(
             help="module:callable (env, observation, info) -> what rules read [default: `state` of the "
             "rules' module if it has one, else the observation]."
         ),
     ] = None,
-    seed: Annotated[int, typer.Option(help="Seed of environment and policy.")] = 0,
-    max_steps: Annotated[
-        int | None, typer.Option(min=1, help="Cut each episode after so many steps.")
-    ] = None,
-    audit: Annotated[
-        Path | None, typer.Option(help="Append every intervention to this file (JSON lines).")
-    ] = None,
+    seed: Annotated[int, Option(help="Seed of environment and policy.")] = 0,
+    max_steps: Annotated[int | None, Option(min=1, help="Cut each episode after so many steps.")] = None,
+    audit: Annotated[Path | None, Option(help="Append every intervention to this file (JSON lines).")] = None,
 ) -> None:
     """Run a policy under rules and print the audit: the five-minute way to try your own rules.
 
