@@ -10,7 +10,7 @@ import textwrap
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import NoneType
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, NoReturn, get_args, get_origin
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, NoReturn, get_args, get_origin
 
 from rlpd_gx.errors import GxError
 from rlpd_gx.loading import did_you_mean
@@ -82,16 +82,16 @@ class Parser(argparse.ArgumentParser):
 
     def _add(self, parameter: inspect.Parameter) -> None:
         kind, option = get_args(parameter.annotation)
-        kinds = [part for part in get_args(kind) or [kind] if part is not NoneType]
         optional, name, default = NoneType in get_args(kind), parameter.name.rstrip("_"), parameter.default
+        if optional:
+            (kind,) = (part for part in get_args(kind) if part is not NoneType)
         required = default is parameter.empty
         more: dict[str, Any] = {"help": option.help} | ({} if required else {"default": default})
-        if kinds == [bool]:
+        if kind is bool:
             more["action"] = argparse.BooleanOptionalAction if optional else "store_true"
         elif get_origin(kind) is Literal:
             more |= {"choices": get_args(kind), "metavar": "WORD"}
         else:
-            (kind,) = kinds
             if get_origin(kind) is list:
                 (kind,), more["action"] = get_args(kind), "append"
             more |= {"type": _reader(kind, option), "metavar": VALUES[kind]}
@@ -112,6 +112,18 @@ class Parser(argparse.ArgumentParser):
         self.add_argument(setting.flag, dest=setting.name, help=setting.help + choices, **more)
 
 
+EnvKwargs = Annotated[
+    str, Option("Keyword arguments of the environment as JSON, such as '{\"max_episode_steps\": 200}'.")
+]
+
+
+def read_env_kwargs(text: str) -> dict[str, Any]:
+    """The value of --env-kwargs."""
+    from rlpd_gx.settings import COMMAND_LINE, SETTINGS
+
+    return SETTINGS["env_kwargs"].read(text, COMMAND_LINE)
+
+
 def invocation(action: argparse.Action) -> str:
     """What to type."""
     value = "" if action.nargs == 0 else str(action.metavar)
@@ -123,7 +135,7 @@ def entry(action: argparse.Action, value: str = "") -> str:
     choices = f" One of: {', '.join(action.choices)}." if action.choices else ""
     if not value and not any(action.default is absent for absent in (None, False, argparse.SUPPRESS)):
         value = shown(action.default)
-    text = f"{action.help}{choices}" + (f" [{value}]" if value else "")
+    text = f"{action.help}{choices}" + (f" [{value}]" if value not in ("", "{}") else "")
     left = f"  {invocation(action)}"
     fits = len(left) < COLUMN - 1
     lines = wrapped(text, indent=" " * COLUMN, first=left.ljust(COLUMN) if fits else " " * COLUMN)

@@ -1,10 +1,9 @@
 """`rlpd-gx collect`: a dataset from any environment with any policy."""
 
-import json
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from rlpd_gx.cli.arguments import Option
+from rlpd_gx.cli.arguments import EnvKwargs, Option, read_env_kwargs
 from rlpd_gx.cli.policies import load_policy
 from rlpd_gx.errors import GxError, missing_extra
 
@@ -13,7 +12,10 @@ _ATARI_OPTIONS = {"frameskip": 4, "repeat_action_probability": 0.0, "full_action
 
 
 def collect(
-    env: Annotated[str, Option(help="A Gymnasium environment, such as Hopper-v5 or ALE/Pong-v5.")],
+    env: Annotated[
+        str,
+        Option(help="Gymnasium environment such as Hopper-v5 or ALE/Pong-v5, or module:name of your own."),
+    ],
     out: Annotated[Path, Option(help="New folder (minari), or file such as pong.json.gz (action-log).")],
     policy: Annotated[
         str,
@@ -27,16 +29,14 @@ def collect(
     steps: Annotated[int | None, Option(min=1, help="Stop after this many steps, inside an episode.")] = None,
     epsilon: Annotated[
         list[float] | None,
-        Option(min=0, max=1, help="Chance of a random action; several take turns by episode."),
+        Option(min=0, max=1, help="Probability of a random action; several values alternate by episode."),
     ] = None,
     rules: Annotated[
         str | None, Option(help="Guard the environment: module:name of a rule or a list of rules.")
     ] = None,
     format: Annotated[Literal["minari", "action-log"], Option(help="What to write.")] = "minari",
-    env_kwargs: Annotated[
-        str, Option(help='JSON for the environment, such as \'{"obs_type": "ram"}\'.')
-    ] = "{}",
-    seed: Annotated[int, Option(help="Of the first reset and of all chance.")] = 0,
+    env_kwargs: EnvKwargs = "{}",
+    seed: Annotated[int, Option(help="Random seed.")] = 0,
 ) -> None:
     """Record episodes of a policy, guarded or not."""
     import numpy as np
@@ -79,18 +79,10 @@ def collect(
 def _make(env_id: str, env_kwargs: str) -> Any:
     from rlpd_gx.envs.making import make
 
-    try:
-        options = json.loads(env_kwargs)
-        if not isinstance(options, dict):
-            raise ValueError("it is no object")
-    except ValueError as error:
-        raise GxError(f"--env-kwargs {env_kwargs!r} is not a JSON object ({error})") from None
+    options = read_env_kwargs(env_kwargs)
     if env_id.startswith("ALE/"):
         options = {**_ATARI_OPTIONS, **options}
-    try:
-        return make(env_id, **options)
-    except TypeError as error:
-        raise GxError(f"--env-kwargs {env_kwargs!r} does not fit {env_id}: {error}") from None
+    return make(env_id, **options)
 
 
 def _learn(algorithm: str, recorder: Any, steps: int | None, seed: int) -> None:

@@ -6,7 +6,7 @@ import tempfile
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from rlpd_gx.cli.arguments import Argument, Option
+from rlpd_gx.cli.arguments import Argument, EnvKwargs, Option, read_env_kwargs
 from rlpd_gx.errors import GxError
 
 Source = Annotated[Path, Argument(help="A file or folder in any known format.")]
@@ -29,6 +29,7 @@ def convert(
     observation: Observation = None,
     where: Where = None,
     env: Env = None,
+    env_kwargs: EnvKwargs = "{}",
     clip_actions: Clip = False,
     time_limit: TimeLimit = None,
     rules: Annotated[
@@ -41,8 +42,8 @@ def convert(
     offline_safe_sets: Annotated[
         Literal["error", "assume-all", "drop"] | None,
         Option(
-            help="Where the rules cannot read the stored state: stop, allow every action, or leave the rows "
-            "out [default: error]."
+            help="Where the rules cannot read the stored state: stop, allow every action, or drop the rows. "
+            "Default: error."
         ),
     ] = None,
 ) -> None:
@@ -59,12 +60,18 @@ def convert(
     if rules is not None and state is None:
         from rlpd_gx.loop.offline_rules import while_replayed
 
-        more["live_safe_sets"] = while_replayed(source, format, rules, env)
-    data = _load(source, format, mapping, observation, where, env, clip_actions, time_limit, **more)
+        more["live_safe_sets"] = while_replayed(
+            source, format, rules, env, env_kwargs=read_env_kwargs(env_kwargs)
+        )
+    data = _load(
+        source, format, mapping, observation, where, env, env_kwargs, clip_actions, time_limit, **more
+    )
     if rules is not None:
         from rlpd_gx.loop.offline_rules import with_rules
 
-        data = with_rules(data, rules, state, offline_safe_sets or "error", env)
+        data = with_rules(
+            data, rules, state, offline_safe_sets or "error", env, env_kwargs=read_env_kwargs(env_kwargs)
+        )
     folder = data.save(out) if out is not None else data.folder
     for finding in data.findings:
         print(f"note: {finding}", file=sys.stderr)
@@ -78,6 +85,7 @@ def audit(
     observation: Observation = None,
     where: Where = None,
     env: Env = None,
+    env_kwargs: EnvKwargs = "{}",
     time_limit: TimeLimit = None,
     json_: Annotated[bool, Option(help="Print JSON instead of a table.")] = False,
 ) -> None:
@@ -96,6 +104,7 @@ def audit(
             observation,
             where,
             env,
+            env_kwargs,
             False,
             time_limit,
             strict=False,
@@ -138,6 +147,7 @@ def _load(
     observation: str | None,
     where: list[str] | None,
     env: str | None,
+    env_kwargs: str,
     clip_actions: bool,
     time_limit: int | None,
     **more: Any,
@@ -162,10 +172,10 @@ def _load(
         else:
             env_id = env
         if env_id is not None:
-            made = _made(env_id, required=env is not None)
+            made = _made(env_id, env_kwargs, required=env is not None)
             actions = ActionRange.of_space(made.action_space) if made else None
     elif env is not None:
-        made = _made(env, required=True)
+        made = _made(env, env_kwargs, required=True)
     data = load(
         source,
         format=name,
@@ -181,11 +191,11 @@ def _load(
     return data
 
 
-def _made(env_id: str, required: bool) -> Any:
+def _made(env_id: str, env_kwargs: str, required: bool) -> Any:
     try:
         from rlpd_gx.envs.making import make
 
-        return make(env_id)
+        return make(env_id, **read_env_kwargs(env_kwargs))
     except GxError as error:
         if required:
             raise

@@ -21,16 +21,18 @@ def play(
     policy: Annotated[Path, Argument(help="Folder of a run, or of an exported policy.")],
     out: Annotated[Path, Option(help="The video, an .mp4 file.")] = Path("video.mp4"),
     episodes: Annotated[int, Option(min=1, help="Whole episodes to show.")] = 1,
-    seed: Annotated[int, Option(help="Of the first episode.")] = 2_000_000,
-    sample: Annotated[bool, Option(help="Draw actions instead of taking the mode.")] = False,
-    max_steps: Annotated[int | None, Option(min=1, help="Cut each episode after so many steps.")] = None,
+    seed: Annotated[int, Option(help="Random seed of the first episode.")] = 2_000_000,
+    sample: Annotated[bool, Option(help="Sample actions instead of taking the most likely.")] = False,
+    max_steps: Annotated[
+        int | None, Option(min=1, help="Truncate each episode after this many steps.")
+    ] = None,
 ) -> None:
-    """Film a policy under its guard; each intervention shows the proposed and the executed action."""
+    """Film a policy under its guard; each correction shows the proposed and the executed action."""
     from rlpd_gx.deploy.play import play as film
 
     played = film(policy, out, episodes=episodes, seed=seed, sample=sample, max_steps=max_steps)
     returns = ", ".join(f"{value:.1f}" for value in played.returns)
     print(
-        f"{out}: {played.frames} frames, {played.interventions} interventions in {played.steps} steps, returns "
+        f"{out}: {played.frames} frames, {played.interventions} corrections in {played.steps} steps, returns "
         f"{returns}"
     )

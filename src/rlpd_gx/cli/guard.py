@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from rlpd_gx.cli.arguments import Option
+from rlpd_gx.cli.arguments import EnvKwargs, Option, read_env_kwargs
 from rlpd_gx.errors import GxError
 
 if TYPE_CHECKING:
@@ -13,7 +13,9 @@ if TYPE_CHECKING:
 
 
 def guard(
-    env: Annotated[str, Option(help="A Gymnasium environment, such as Walker2d-v5.")],
+    env: Annotated[
+        str, Option(help="Gymnasium environment such as Walker2d-v5, or module:name of your own.")
+    ],
     rules: Annotated[str, Option(help="module:name of a rule, or of a list of rules that must all hold.")],
     episodes: Annotated[int, Option(min=1, help="How many episodes to run.")] = 10,
     policy: Annotated[
@@ -24,17 +26,20 @@ def guard(
         ),
     ] = "random",
     monitor: Annotated[bool, Option(help="Block nothing, report what would be blocked.")] = False,
-    compare: Annotated[bool, Option(help="Run the same episodes without the guard, too.")] = False,
+    compare: Annotated[bool, Option(help="Also run the same episodes without the guard.")] = False,
     state: Annotated[
         str | None,
         Option(
-            help="module:callable (env, observation, info) -> what rules read [default: `state` of the "
-            "rules' module if it has one, else the observation]."
+            help="module:function (env, observation, info) -> what the rules read. Default: `state` in the rules' "
+            "module, else the observation."
         ),
     ] = None,
-    seed: Annotated[int, Option(help="Seed of environment and policy.")] = 0,
-    max_steps: Annotated[int | None, Option(min=1, help="Cut each episode after so many steps.")] = None,
-    audit: Annotated[Path | None, Option(help="Append every intervention to this file (JSON lines).")] = None,
+    seed: Annotated[int, Option(help="Random seed of environment and policy.")] = 0,
+    max_steps: Annotated[
+        int | None, Option(min=1, help="Truncate each episode after this many steps.")
+    ] = None,
+    audit: Annotated[Path | None, Option(help="Append every correction to this file (JSON lines).")] = None,
+    env_kwargs: EnvKwargs = "{}",
 ) -> None:
     """Run a policy under rules and print the audit: the five-minute way to try your own rules.
 
@@ -45,15 +50,14 @@ def guard(
     from rlpd_gx.envs.making import make
     from rlpd_gx.guardian.named import guarded
 
-    limit = {} if max_steps is None else {"max_episode_steps": max_steps}
-
+    options = read_env_kwargs(env_kwargs) | ({} if max_steps is None else {"max_episode_steps": max_steps})
     console = Console()
     runs = [("monitor" if monitor else "enforce", audit)] + (
         [("monitor", None)] if compare and not monitor else []
     )
     results = []
     for mode, file in runs:
-        world = guarded(make(env, **limit), rules, state=state or "", mode=mode, audit=file)
+        world = guarded(make(env, **options), rules, state=state or "", mode=mode, audit=file)
         returns = _run(world, policy, episodes, seed, f"{env}, {mode}", console)
         title = f"{env}: what would have been blocked" if mode == "monitor" else f"{env} under guard"
         console.print(world.audit.table(title))
@@ -61,7 +65,7 @@ def guard(
     if len(results) == 2:
         console.print(_comparison(results))
     if audit is not None:
-        console.print(f"Every intervention is in {audit}", soft_wrap=True)
+        console.print(f"Every correction is in {audit}", soft_wrap=True)
 
 
 def _run(world: "GuardedEnv", policy: str, episodes: int, seed: int, title: str, console: Any) -> list[float]:

@@ -106,9 +106,7 @@ def help_text(preset: str | None, file: Path | None, given: dict[str, Any], *, e
         groups = {"Settings to begin with": [*FIRST], "Also": rest}
     for title, names in groups.items():
         lines += ["", f"{title}:"]
-        lines += [
-            entry(actions[name], "" if values.get(name) in ("{}", None) else values[name]) for name in names
-        ]
+        lines += [entry(actions[name], values.get(name, "")) for name in names]
     return "\n".join(lines)
 
 

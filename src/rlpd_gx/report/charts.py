@@ -70,11 +70,13 @@ def legend(series: Sequence[Series]) -> str:
         "dots": '<circle cx="9" cy="6" r="3.2"/>',
         "marks": '<path d="M9 2 l4 8 h-8 z"/>',
     }
-    keys = [
-        f'<span><svg class="key {"line dashed" if s.kind == "dashed" else s.kind} c{s.colour}" viewBox="0 0 18 12" aria-hidden="true">{shapes[s.kind]}</svg>'
-        f"{escape(s.name)}</span>"
-        for s in shown
-    ]
+    keys = []
+    for s in shown:
+        kind = "line dashed" if s.kind == "dashed" else s.kind
+        keys.append(
+            f'<span><svg class="key {kind} c{s.colour}" viewBox="0 0 18 12" aria-hidden="true">{shapes[s.kind]}</svg>'
+            f"{escape(s.name)}</span>"
+        )
     return f'<p class="legend">{"".join(keys)}</p>'
 
 

@@ -193,8 +193,8 @@ def _guard(run: Run) -> str:
         run,
         [*rates, marks],
         "Guard timeline",
-        "Fractions of the policy's proposals since the previous row. Forbidden: g = 0. Near miss: allowed, but close to "
-        f"the boundary. Training episodes with an unsafe event: {unsafe_episodes(run)}.",
+        "Fractions of the policy's proposals since the previous row. Forbidden: g = 0. Near miss: allowed, but close "
+        f"to the boundary. Training episodes with an unsafe event: {unsafe_episodes(run)}.",
         "No rates were measured: the run has no rules, or has not logged a row yet.",
         percent=True,
     )

@@ -12,7 +12,7 @@ COUNTS = {
     "near_misses": "Near misses proposed",
     "corrections": "Corrections",
     "forbidden_executed": "Forbidden actions executed",
-    "inevitable": "of these inevitable (no action was allowed)",
+    "inevitable": "inevitable: no action was allowed",
     "fallbacks": "Fallbacks",
     "unsafe_events": "Unsafe events",
 }
@@ -47,7 +47,7 @@ def phases(run: Run) -> dict[str, dict[str, Any]]:
 def results(runs: Sequence[Run]) -> list[list[str]]:
     """A table of runs: heads, then one row for each measurement."""
     columns = [(run, name, counts) for run in runs for name, counts in phases(run).items()]
-    rows = [["", *(f"{run.guard}, {name}" for run, name, _ in columns)]]
+    rows = [["", *(name if len(runs) == 1 else f"{run.guard}, {name}" for run, name, _ in columns)]]
     means = [counts.get("mean") for _, _, counts in columns]
     rows.append(["Mean return", *(number(round(mean, 2)) if is_number(mean) else "" for mean in means)])
     for key, label in COUNTS.items():
@@ -62,12 +62,9 @@ def results_text(runs: Sequence[Run]) -> str:
     for run in runs:
         rows = results([run])
         widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-        lines = (
-            "  ".join(
-                cell.rjust(w) if i else cell.ljust(w)
-                for i, (cell, w) in enumerate(zip(row, widths, strict=True))
-            )
-            for row in rows
-        )
-        blocks.append("\n".join([run.title, *(line.rstrip() for line in lines)]))
+        lines = [
+            "  ".join([label.ljust(widths[0]), *map(str.rjust, cells, widths[1:])]).rstrip()
+            for label, *cells in rows
+        ]
+        blocks.append("\n".join([f"{run.title}, guard: {run.guard}", *lines]))
     return "\n\n".join(blocks)
