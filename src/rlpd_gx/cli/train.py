@@ -57,8 +57,6 @@ def train(
             raise GxError("--compare leaves the guard out, and there is none: give --rules")
         if chosen.run.guard != "none":
             raise GxError(f"--guard {chosen.run.guard} needs rules: give --rules module:name")
-        if not quiet:
-            print("no --rules: training without a guard", file=sys.stderr)
     out = out or _new_folder(chosen)
     runs = {out: chosen}
     if compare:
@@ -138,6 +136,8 @@ def _run(path: Path, config: "Config | None", quiet: bool) -> None:
     else:
         task = Task(config)
         _check(task)
+        if not config.run.rules:
+            note("no --rules: training without a guard")
         folder = RunFolder.create(path, config, shlex.join(["rlpd-gx", *sys.argv[1:]]))
         trainer, save = Trainer(task, folder), Saver(folder)
         trainer.begin()

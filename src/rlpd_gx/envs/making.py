@@ -72,7 +72,6 @@ def _registered(env_id: str) -> str:
 
 def _own(env_id: str) -> str | EnvSpec:
     """Somebody's own environment, named as `module:name`."""
-    before = set(gym.registry)
     module, name = load_module(env_id, "env")
     if name in gym.registry:
         return name
@@ -81,10 +80,19 @@ def _own(env_id: str) -> str | EnvSpec:
     offered = [
         n
         for n, v in vars(module).items()
-        if isinstance(v, type) and issubclass(v, gym.Env) and v is not gym.Env
+        if isinstance(v, type) and issubclass(v, gym.Env) and v.__module__ == module.__name__
     ]
-    offered += sorted(set(gym.registry) - before)
+    offered += [id for id, spec in gym.registry.items() if module.__name__ == _module_of(spec.entry_point)]
     raise GxError(
         f"--env {env_id}: {module.__name__} neither holds nor registers {name!r}"
         + (did_you_mean(name, offered) or f"; it has {', '.join(offered) or 'no environment'}")
+    )
+
+
+def _module_of(entry_point: Any) -> str | None:
+    """The module of what a registered name makes: a callable, or `module:name`."""
+    return (
+        entry_point.partition(":")[0]
+        if isinstance(entry_point, str)
+        else getattr(entry_point, "__module__", None)
     )

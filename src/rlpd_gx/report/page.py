@@ -115,7 +115,9 @@ def _headline(run: Run) -> str:
             unsafe if watched else "not watched" if run.result else None,
             f"{unsafe_episodes(run)} training episodes; {_share(unsafe, steps, 'per 1,000 training steps', 1_000)}"
             if watched
-            else "no unsafe_event beside the rules",
+            else "the rules' module defines no unsafe_event"
+            if run.result
+            else "known when the run ends",
         ),
         (
             "Corrections",
