@@ -7,7 +7,14 @@ import sys
 import pytest
 from users_folder import command_lines, fill
 
-TINY = "--utd=1 --batch-size=8 --hidden-sizes=8 --ensemble-size=2 --learning-starts=8 --steps=20".split()
+TINY = [
+    "--utd=1",
+    "--batch-size=8",
+    "--hidden-sizes=8",
+    "--ensemble-size=2",
+    "--learning-starts=8",
+    "--steps=20",
+]
 DRONE, GUARDED = ["train", "--env=drone:Drone"], ["train", "--env=drone:Drone", "--rules=my_rules:power"]
 TRY = ["guard", "--env=drone:Drone", "--episodes=1"]
 MISTAKES = {
@@ -23,7 +30,7 @@ MISTAKES = {
     ("train", "--env=drone:Dron"): "did you mean Drone?",
     ("train", "--env=dron:Drone"): "there is no module 'dron' in this folder or installed; did you mean drone?",
     ("train", "--env=drone.py:Drone"): "write it as a module, drone:Drone",
-    ("train", "--env=drone:not_an_environment"): "it has Drone, Crashing, Drone-v0, Drone-v1",
+    ("train", "--env=drone:not_an_environment"): "it has Drone, Crashing, Drone-v0, NamedDrone-v0",
     ("train", "--env=drone:Crashing"): "--env drone:Crashing raised RuntimeError: no battery (drone.py, line 27)",
     (*DRONE, '--env-kwargs={"wnd": 1}'): "--env-kwargs {'wnd': 1} do not fit drone:Drone",
     (*DRONE, "--env-kwargs=[1]"): "--env-kwargs cannot be '[1]': give a JSON object",

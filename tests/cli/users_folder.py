@@ -33,7 +33,7 @@ class Crashing(Drone):
 
 not_an_environment = 3
 gym.register("Drone-v0", entry_point=Drone, max_episode_steps=5)
-gym.register("Drone-v1", entry_point="drone:Drone", max_episode_steps=5)
+gym.register("NamedDrone-v0", entry_point="drone:Drone", max_episode_steps=5)
 """
 RULES = """
 import numpy as np, rlpd_gx as gx
