@@ -19,6 +19,7 @@ from rlpd_gx.errors import GxError
 from rlpd_gx.guardian import GuardedEnv, Guardian
 from rlpd_gx.guardian.named import guard_options
 from rlpd_gx.learner import Learner, Sac, SacContinuous, SacDiscrete, trainable_devices
+from rlpd_gx.loading import load
 from rlpd_gx.loop import offline_rules
 from rlpd_gx.loop.environments import Environments
 from rlpd_gx.replay import samplers
@@ -46,12 +47,11 @@ class Task:
         """An environment behind its guard, its rules and the options of the guard."""
         run = self.config.run
         kwargs = run.env_kwargs | (dict(describe(run.env).evaluation_kwargs) if evaluation else {})
-        try:
-            env = make(run.env, **kwargs)
-        except TypeError as error:
-            raise GxError(f"--env-kwargs {run.env_kwargs} do not fit {run.env}: {error}") from None
+        env = make(run.env, **kwargs)
         if not run.rules:
             return env, None, {}
+        if run.rules_state:
+            load(run.rules_state, "rules-state")  # an error names the flag of this command
         rules, options = guard_options(env, run.rules, run.rules_state)
         file = None if audit is None else str(audit)
         return self.guard.environment(env, rules, audit=file, **options), rules, options
@@ -138,6 +138,7 @@ class Task:
                 run.env,
                 env_kwargs=run.env_kwargs,
                 live_state=run.rules_state,
+                state_flag="--offline-state",
             )
         return data.in_layout(self.layout)
 
