@@ -72,7 +72,7 @@ def test_a_game_is_learned_under_look_ahead_from_an_action_log(tmp_path: Path) -
     result = json.loads((tmp_path / "run" / "result.json").read_text())
     for part in (result["training"], result["evaluation"]):
         assert part["steps"] >= 30
-        assert part["forbidden_executed"] == part["unsafe_events"] == part["fallbacks"] == 0
+        assert part["forbidden_executed"] == part["unsafe_events"] == part["fallback"] == 0
     assert result["rows"]["offline"] > 0
     assert result["simulated_steps"] > 0
 

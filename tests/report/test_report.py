@@ -270,11 +270,6 @@ def test_corrections_are_seen_on_top_of_forbidden_proposals(tmp_path):
     assert timeline == [("line", "3"), ("line", "2"), ("dashed", "1")]  # the last one is drawn on top
 
 
-def test_a_run_of_before_counted_interventions(tmp_path):
-    old = json.loads(json.dumps([RESULT, ROWS]).replace("corrections", "interventions"))
-    assert page(write(tmp_path, result=old[0], rows=old[1])).tiles()["Corrections"] == "321"
-
-
 def test_one_evaluation_is_a_sentence_not_an_empty_chart(tmp_path):
     rows = [row for row in ROWS if row["kind"] != "evaluation" or row["step"] == 4000]
     found = page(write(tmp_path, rows=rows))

@@ -13,7 +13,7 @@ COUNTS = {
     "corrections": "Corrections",
     "forbidden_executed": "Forbidden actions executed",
     "inevitable": "inevitable: no action was allowed",
-    "fallbacks": "Fallbacks",
+    "fallback": "Fallbacks",
     "unsafe_events": "Unsafe events",
 }
 
@@ -22,7 +22,7 @@ def count(run: Run, counts: Mapping[str, Any], key: str) -> str:
     """A count in words."""
     if key == "unsafe_events" and not run.watches_unsafe_events:
         return "not watched"
-    if key in ("corrections", "fallbacks") and run.guard in ("none", "no rules"):
+    if key in ("corrections", "fallback") and run.guard in ("none", "no rules"):
         return "no guard"
     if key not in ("steps", "unsafe_events") and run.guard == "no rules":
         return "no rules"
