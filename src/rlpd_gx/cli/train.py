@@ -1,8 +1,7 @@
 """`rlpd-gx train` and `rlpd-gx evaluate`."""
 
-import itertools
-import shlex
 import sys
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -11,8 +10,10 @@ from rlpd_gx.config import PRESETS
 from rlpd_gx.errors import GxError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from rlpd_gx.api import Run
     from rlpd_gx.config import Config
-    from rlpd_gx.loop.train import Trainer
 
 FIRST = (
     "env", "rules", "guard", "offline", "steps", "preset", "config", "out", "resume", "seed", "num_envs", "utd",
@@ -42,11 +43,20 @@ def train(
     if help or help_all:
         print(help_text(preset, config, given, everything=help_all))
         return
+    from rlpd_gx import api
+
     if resume is not None:
-        others = given | {"preset": preset, "config": config, "out": out, "compare": compare or None}
+        others = given | {
+            "preset": preset,
+            "config": config,
+            "out": out,
+            "compare": compare or None,
+            "steps": None,
+        }
         if typed := ", ".join(f"--{n.replace('_', '-')}" for n, value in others.items() if value is not None):
             raise GxError(f"--resume continues a run with its own settings; leave out {typed}")
-        _run(resume, None, quiet)
+        steps = given.get("steps")
+        _trained(lambda: api.continued(resume, steps, progress=not quiet), resume)
         _finish([resume])
         return
     chosen = in_force(preset, config, given)
@@ -57,12 +67,12 @@ def train(
             raise GxError("--compare leaves the guard out, and there is none: give --rules")
         if chosen.run.guard != "none":
             raise GxError(f"--guard {chosen.run.guard} needs rules: give --rules module:name")
-    out = out or _new_folder(chosen)
+    out = out or api.new_folder(chosen)
     runs = {out: chosen}
     if compare:
         runs[out.with_name(f"{out.name}-unguarded")] = in_force(preset, config, given | {"guard": "none"})
-    for path, settings_of_run in runs.items():
-        _run(path, settings_of_run, quiet)
+    for path, run in runs.items():
+        _trained(partial(api.begin, run, path, progress=not quiet), path)
     _finish(list(runs))
 
 
@@ -108,69 +118,15 @@ def help_text(preset: str | None, file: Path | None, given: dict[str, Any], *, e
     return "\n".join(lines)
 
 
-def _new_folder(settings: "Config") -> Path:
-    """A folder in runs/ that does not exist yet."""
-    environment = settings.run.env.rpartition(":")[2].replace("/", "-")
-    name = f"{environment}-{settings.preset}-seed{settings.run.seed}"
-    candidates = (Path("runs") / (name if n == 1 else f"{name}-{n}") for n in itertools.count(1))
-    return next(path for path in candidates if not path.exists())
+def _trained(train: "Callable[[], Run]", path: Path) -> None:
+    """Train; a run that was stopped says how to continue it."""
+    from rlpd_gx.loop.train import Stopped
 
-
-def _run(path: Path, config: "Config | None", quiet: bool) -> None:
-    """Train to the end."""
-    from rlpd_gx.loop.resume import Saver, resume
-    from rlpd_gx.loop.run_folder import RunFolder
-    from rlpd_gx.loop.task import Task
-    from rlpd_gx.loop.train import Stopped, Trainer
-    from rlpd_gx.loop.watchers import Progress
-
-    def note(text: str) -> None:
-        if not quiet:
-            print(text, file=sys.stderr)
-
-    if config is None:
-        trainer, save, notes = resume(path)
-        for text in notes:
-            note(f"note: {text}")
-        note(f"resuming at step {trainer.step:,}")
-    else:
-        task = Task(config)
-        _check(task)
-        if not config.run.rules:
-            note("no --rules: training without a guard")
-        folder = RunFolder.create(path, config, shlex.join(["rlpd-gx", *sys.argv[1:]]))
-        trainer, save = Trainer(task, folder), Saver(folder)
-        trainer.begin()
-        save(trainer)
-    progress = Progress(sys.stderr, quiet=quiet)
-    trainer.watchers = (progress, *_tensorboard(trainer))
     try:
-        with progress:
-            trainer.train(save)
+        train()
     except Stopped as stop:
-        note(f"{stop}; resume with: rlpd-gx train --resume {path}")
+        print(f"{stop}; resume with: rlpd-gx train --resume {path}", file=sys.stderr)
         raise SystemExit(128 + stop.number) from None
-
-
-def _check(task: Any) -> None:
-    """Find what is wrong with the request before a folder is made."""
-    config = task.config
-    learner = task.learner()
-    task.sampler(learner)
-    task.dss()
-    task.dts()
-    if task.offline is None and (config.run.warm_start_updates or config.learner.actor == "clone"):
-        raise GxError("cloning and --warm-start-updates learn from offline data: give --offline")
-
-
-def _tensorboard(trainer: "Trainer") -> tuple[Any, ...]:
-    from importlib.util import find_spec
-
-    from rlpd_gx.loop.watchers import TensorBoard
-
-    if find_spec("tensorboard") is None:
-        return ()
-    return (TensorBoard(trainer.folder.path, trainer.step),)
 
 
 def _finish(paths: list[Path]) -> None:

@@ -2,10 +2,11 @@
 
 import math
 import time
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
-from rlpd_gx.loop.train import Trainer
+from rlpd_gx.loop.train import Trainer, Watcher
 
 if TYPE_CHECKING:
     from rich.progress import Progress as Bar
@@ -142,6 +143,13 @@ class TensorBoard:
                 self.writer.add_scalar(tag, value, step)
         if kind == "train" and (speed := self.speed.steps_per_second):
             self.writer.add_scalar("time/steps_per_second", speed, step)
+
+
+def trackers(trainer: Trainer) -> tuple[Watcher, ...]:
+    """Where the numbers of a run go beside its own files: TensorBoard, if that is installed."""
+    if find_spec("tensorboard") is None:
+        return ()
+    return (TensorBoard(trainer.folder.path, trainer.step),)
 
 
 def duration(seconds: float) -> str:

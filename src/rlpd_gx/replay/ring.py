@@ -132,6 +132,7 @@ class Ring:
         return {name: column[:, :used] for name, column in self._by_lane().items()}, {
             "used": used,
             "shape": self._shape(),
+            "rows": self.extent.lane_rows,
             "written": self._written.tolist(),
             "open": self._open.tolist(),
             "oldest": self.extent.oldest.tolist(),
@@ -140,9 +141,17 @@ class Ring:
         }
 
     def restore(self, read: Callable[[str, Array], None], state: Mapping[str, Any]) -> None:
-        """Take over a saved state; `read(name, target)` fills a target [lanes, used, ...] with an array."""
+        """Take over a saved state; `read(name, target)` fills a target [lanes, used, ...] with an array.
+
+        A ring that was never full may go on in a larger one.
+        """
         if state["shape"] != self._shape():
             raise GxError(f"the saved ring is {state['shape']}, but this one is {self._shape()}")
+        rows = self.extent.lane_rows
+        if state["rows"] != rows and max(state["written"]) > min(state["rows"], rows):
+            raise GxError(
+                f"the saved ring has {state['rows']} rows a lane and has been full; this one has {rows}"
+            )
         try:
             for name, column in self._by_lane().items():
                 read(name, column[:, : state["used"]])
@@ -161,7 +170,7 @@ class Ring:
         self.extent.steps = 0
 
     def _shape(self) -> str:
-        return f"{self.lanes} lanes of {self.extent.lane_rows} rows of {self.layout}"
+        return f"{self.lanes} lanes of {self.layout}"
 
     def _by_lane(self) -> dict[str, Array]:
         """The memory of the ring as arrays [lanes, lane_rows, ...]."""
