@@ -89,14 +89,14 @@ class Planes:
 
 def nearest(a: np.ndarray, problem: Problem) -> tuple[np.ndarray | None, np.ndarray]:
     """The nearest point to a [d] up to rounding, or None; and multipliers [K], a candidate proof of emptiness."""
-    unit, factor = units(a[None], problem.rows[None])
-    if unit is None or factor is None:
+    unit = units(a[None])
+    if unit is None:
         return _nearest(a, problem)
     scaled, low, high, rows = in_units(
-        a[None], problem.low[None], problem.high[None], problem.rows[None], unit, factor
+        a[None], problem.low[None], problem.high[None], problem.rows[None], unit
     )
     x, multipliers = _nearest(scaled[0], Problem(low[0], high[0], rows[0], problem.metric))
-    return (None if x is None else x * unit[0]), multipliers * factor[0]
+    return (None if x is None else x * unit[0]), multipliers
 
 
 def _nearest(a: np.ndarray, problem: Problem) -> tuple[np.ndarray | None, np.ndarray]:
