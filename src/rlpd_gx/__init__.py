@@ -17,13 +17,15 @@ if TYPE_CHECKING:  # what editors and type checkers see
     from rlpd_gx.safe_sets import *  # noqa: F403
     from rlpd_gx.types import Context as Context
     from rlpd_gx.types import Status as Status
+    from rlpd_gx.types import Tally as Tally
+    from rlpd_gx.types import Transition as Transition
     from rlpd_gx.types import Verdict as Verdict
 
 __version__ = "0.1.0"
 
 _HOME = {
     "rlpd_gx.errors": ("GxError", "StopEpisode"),
-    "rlpd_gx.types": ("Context", "Status", "Verdict"),
+    "rlpd_gx.types": ("Context", "Status", "Tally", "Transition", "Verdict"),
     "rlpd_gx.safe_sets": (
         "Box",
         "Ellipsoid",

@@ -96,7 +96,7 @@ def made(home):
 def state_and_context(env, policy):
     """What the guarded environment will let its rules see in the next step."""
     read = env._state_of(env.env, *env._current())
-    return {"state": read, "context": env._context()} if policy._reads_more else {"context": env._context()}
+    return {"state": read, "context": env.context()} if policy._reads_more else {"context": env.context()}
 
 
 @pytest.mark.parametrize("name", ["hopper", "lure", "resampled", "pong"])
@@ -119,7 +119,7 @@ def test_verdicts_are_those_of_the_guarded_environment(made, name):
             assert np.asarray(verdict.action).tobytes() == np.asarray(trained.action).tobytes()
             assert np.asarray(verdict.action).dtype == np.asarray(trained.action).dtype
             assert (verdict.distance, verdict.exact) == (trained.distance, trained.exact)
-            moved += verdict.intervened
+            moved += verdict.corrected
             ended = bool(outcome.ended[0])
     assert moved or name in ("lure", "resampled")
 
@@ -133,7 +133,7 @@ def test_sampled_actions_differ_by_seed_and_stay_allowed(made):
         drawn.append([float(policy.act(second_step, sample=True).action[0]) for _ in range(30)])
     assert drawn[0] == drawn[1] != drawn[2]
     assert max(map(max, drawn)) <= 0.2 + 1e-6
-    assert any(policy.act(second_step, sample=True).intervened for _ in range(50))
+    assert any(policy.act(second_step, sample=True).corrected for _ in range(50))
 
 
 def test_a_resampled_policy_never_proposes_what_is_forbidden(made):
@@ -151,7 +151,7 @@ def test_a_resampled_policy_never_proposes_what_is_forbidden(made):
 def test_a_policy_that_was_only_watched_is_only_watched(made):
     policy = gx.load_policy(made("watched")[1])
     verdicts = [policy.act(np.ones(1, np.float32), sample=True) for _ in range(50)]
-    blocked = [v for v in verdicts if v.intervened]
+    blocked = [v for v in verdicts if v.corrected]
     assert blocked
     assert all(v.action[0] == v.proposed[0] > 0.2 >= v.suggestion[0] - 1e-6 for v in blocked)
 

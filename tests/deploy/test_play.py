@@ -71,12 +71,12 @@ def bordered(frame):
 
 
 @pytest.mark.parametrize("name", ["pole", "pong"])
-def test_the_video_marks_exactly_the_interventions(request, name, tmp_path):
+def test_the_video_marks_exactly_the_corrections(request, name, tmp_path):
     run = request.getfixturevalue(name)
     policy = load_policy(run, seed=5)
     env = drawable(policy)
     expected = [
-        scene.verdict is not None and scene.verdict.intervened
+        scene.verdict is not None and scene.verdict.corrected
         for seed in (5, 6)
         for scene in scenes(policy, env, seed, sample=True)
     ]
@@ -84,7 +84,7 @@ def test_the_video_marks_exactly_the_interventions(request, name, tmp_path):
     played = play(run, tmp_path / "video.mp4", episodes=2, seed=5, sample=True)
     assert [bordered(frame) for frame in frames(tmp_path / "video.mp4")] == expected
     assert len(expected) == played.frames == played.steps + 2
-    assert 0 < sum(expected) == played.interventions < played.steps
+    assert 0 < sum(expected) == played.corrections < played.steps
 
 
 def test_returns_are_those_of_an_evaluation_and_of_the_export(pole, tmp_path):
@@ -121,7 +121,7 @@ def test_components_of_a_box_are_bars(tmp_path, home):
     film = frames(tmp_path / "video.mp4")
     assert (played.frames, played.steps) == (11, 10)
     marked = [bordered(frame) for frame in film]
-    assert 0 < sum(marked) == played.interventions < 10
+    assert 0 < sum(marked) == played.corrections < 10
     for frame, moved in zip(film, marked, strict=True):
         bars = frame[500 + MARGIN + 3 * LINE :]
         orange = (np.abs(bars - PROPOSED).sum(axis=-1) < 90).sum()

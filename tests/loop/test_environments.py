@@ -9,7 +9,7 @@ import pytest
 
 import rlpd_gx as gx
 from rlpd_gx.loop.environments import Environments
-from rlpd_gx.loop.evaluate import ShadowCounts
+from rlpd_gx.loop.evaluate import count
 
 
 class Line(gym.Env):
@@ -78,10 +78,21 @@ def test_events_that_a_rule_module_tells_are_counted() -> None:
 @pytest.mark.parametrize("rules", [[lazy, only_one], [only_one, lazy]])
 def test_a_rule_that_was_not_asked_hides_nothing(rules: Any) -> None:
     outcome = _environments(rules, mode="monitor").step(np.array([0]))
-    counts = ShadowCounts()
-    counts.add(outcome.verdicts[0], 0.05, False)
-    assert (counts.forbidden_proposals, counts.forbidden_executed) == (1, 1)
+    tally = gx.Tally()
+    count(tally, outcome, 0.05)
+    assert (tally.forbidden_proposals, tally.forbidden_executed) == (1, 1)
     assert outcome.margin[0] < 0
+
+
+def test_a_fallback_that_is_allowed_does_not_cut_a_span() -> None:
+    """Spans end before a later action with a margin below zero: the stored margin is the executed action's."""
+    environments = _environments([broken, only_one], fallback=1)
+    outcomes = [environments.step(np.array([0])) for _ in range(2)]
+    statuses = [str(o.verdicts[0].status) for o in outcomes]  # type: ignore[union-attr]
+    assert statuses == ["projected", "fallback"]
+    assert [int(o.executed_action[0]) for o in outcomes] == [1, 1]
+    assert all(o.verdicts[0].margin < 0 for o in outcomes)  # type: ignore[union-attr]
+    assert all(o.margin[0] >= 0 for o in outcomes)
 
 
 @pytest.mark.parametrize("known_before", [False, True])

@@ -130,7 +130,7 @@ def table(games: dict[str, dict[str, Any]]) -> "Table":
             f"{bare['events_per_1000']:.3g} → {guarded['events_per_1000']:.2g}",
             f"{found['times_fewer']:.3g} ({low:.2g} to {most})",
             f"{bare['score_per_1000']:,.0f} → {guarded['score_per_1000']:,.0f}",
-            f"{guarded['intervention_share']:.1%}",
+            f"{guarded['correction_share']:.1%}",
             f"{guarded['inevitable_share']:.1%}",
             str(found["depth"]),
             f"{guarded['simulated_steps_per_step']:.1f}",

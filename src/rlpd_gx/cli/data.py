@@ -13,7 +13,10 @@ app = typer.Typer(help="Offline datasets: convert, audit, list.", no_args_is_hel
 
 Source = Annotated[Path, typer.Argument(help="A file or folder in any known format.")]
 Format = Annotated[
-    str | None, typer.Option("--format", help="Name of the format, where it is not recognised.")
+    str | None,
+    typer.Option(
+        "--format", help="Name of a format, or module:name of your own; where it is not recognised."
+    ),
 ]
 Mapping = Annotated[
     Path | None, typer.Option(help='JSON file: {"observations": ["x", "v"], "actions": "force", ...}.')
@@ -131,7 +134,11 @@ def list_() -> None:
         return
     table = Table("name", "format", "environment", "rows", "MB", "safe sets", "folder")
     for folder in folders:
-        meta = cache.read_meta(folder)
+        try:
+            meta = cache.read_meta(folder)
+        except GxError as error:  # of an older version, or damaged: the others are still there
+            typer.echo(f"note: {error}", err=True)
+            continue
         size = sum(file.stat().st_size for file in folder.iterdir()) / 1e6
         sets = str(len(list(folder.glob("safe_set-*.npy"))) + ("safe_set" in meta["columns"]))
         known = (meta["name"], meta["format"], meta["env_id"] or "", str(meta["rows"]), f"{size:.1f}", sets)

@@ -35,6 +35,6 @@ def play(
     played = film(policy, out, episodes=episodes, seed=seed, sample=sample, max_steps=max_steps)
     returns = ", ".join(f"{value:.1f}" for value in played.returns)
     typer.echo(
-        f"{out}: {played.frames} frames, {played.interventions} interventions in {played.steps} steps, returns "
+        f"{out}: {played.frames} frames, {played.corrections} corrections in {played.steps} steps, returns "
         f"{returns}"
     )

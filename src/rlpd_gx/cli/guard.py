@@ -109,9 +109,9 @@ def _comparison(results: list[tuple[str, list[float], Any]]) -> "Table":
     for name in ("", "mean return", "steps", "forbidden actions executed"):
         table.add_column(name, justify="left" if not name else "right")
     for mode, returns, audit in results:
-        counts = audit.counts
+        counts = audit.tally
         # Under guard only states without any allowed action can see a forbidden one.
-        executed = counts.inevitable if mode == "enforce" else counts.interventions
+        executed = counts.inevitable if mode == "enforce" else counts.corrections
         share = executed / max(counts.proposals, 1)
         name = "with the guard" if mode == "enforce" else "without"
         table.add_row(name, f"{np.mean(returns):.1f}", f"{counts.proposals:,}", f"{executed:,} ({share:.1%})")

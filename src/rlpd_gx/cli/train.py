@@ -156,17 +156,17 @@ def summary(results: list[dict[str, Any]]) -> Any:
 
     first = results[0]
     table = Table(title=f"{first['env']}, {first['preset']}, seed {first['seed']}", title_justify="left")
-    for name in ("guard", "phase", "return", "steps", "moved", "forbidden", "unsafe"):
+    for name in ("guard", "phase", "return", "steps", "corrected", "forbidden", "unsafe"):
         table.add_column(name, justify="left" if name in ("guard", "phase") else "right")
     for result in results:
         for phase in ("training", "evaluation"):
             counts = result[phase]
             score = f"{counts['mean']:.1f}" if "mean" in counts else ""
-            moved = counts["interventions"] if result["guard"] == "guardian" else 0
+            moved = counts["corrections"] if result["guard"] == "guardian" else 0
             cells = [counts["steps"], moved, counts["forbidden_executed"], counts["unsafe_events"]]
             table.add_row(result["guard"], phase, score, *(f"{cell:,}" for cell in cells))
     table.caption = (
-        "moved: by the Guardian; forbidden: executed although the rules forbid it; unsafe: events seen"
+        "corrected: by the guard; forbidden: executed although the rules forbid it; unsafe: events seen"
     )
     return table
 

@@ -10,7 +10,8 @@ from rlpd_gx.errors import GxError
 from rlpd_gx.guardian.judgement import ALLOWED, INEVITABLE, PROJECTED, Judgement
 from rlpd_gx.guardian.reading import Reader, States, tree_margin
 from rlpd_gx.guardian.search import find_allowed
-from rlpd_gx.rules import SETS, Atom, Rule, alternatives
+from rlpd_gx.rules import Atom, Rule, alternatives
+from rlpd_gx.rules.forms import SetForm, TableForm
 from rlpd_gx.safe_sets import Box, ConvexSet, Intersection, Nearest, Union
 
 BINDING = 1e-6  # a rule binds when the executed action lies this close to its boundary, in the rule's units
@@ -32,7 +33,7 @@ class BoxJudge:
                 f"the metric must be {self.dimension} positive numbers, one for each action component"
             )
         for atom in (a for r in rules for a in r.atoms()):
-            if atom.form == "mask":
+            if isinstance(atom.form, TableForm):
                 raise GxError(f"{atom!r} is for discrete actions, but the action space is {space}")
 
     def well_formed(self, proposed: Any) -> tuple[np.ndarray, dict[int, str]]:
@@ -55,9 +56,8 @@ class BoxJudge:
         self, states: States, proposed: np.ndarray, preference: np.ndarray | None, complete: bool = False
     ) -> Judgement:
         reader = Reader(states, warned=self.warned)
-        sets = {
-            a: reader.convex_set(a, self.dimension) for r in self.rules for a in r.atoms() if a.form in SETS
-        }
+        atoms = [a for r in self.rules for a in r.atoms() if isinstance(a.form, SetForm)]
+        sets = {a: reader.convex_set(a, self.dimension) for a in atoms}
         margins = self._margins(reader, sets, proposed)
         outside = self.hard.margin(proposed) < 0
         count = states.count
@@ -121,8 +121,10 @@ class BoxJudge:
         judgement.status[rows] = np.where(empty, INEVITABLE, PROJECTED)
         judgement.distance[rows] = self._distance(action, proposed)
         judgement.exact[rows] = exact
-        touching = self._margins(asked, subsets, action) <= BINDING
-        judgement.binding[:-1, rows] |= touching
+        executed = self._margins(asked, subsets, action)
+        judgement.binding[:-1, rows] |= executed <= BINDING
+        assert judgement.executed_margins is not None
+        judgement.executed_margins[:, rows] = executed
 
     def _ask(self, reader: Reader, opaque: list[Atom]) -> Callable[[np.ndarray, np.ndarray], np.ndarray]:
         """Whether predicates and margin rules all allow actions [n, d] in the states of the given rows [n]."""

@@ -1,7 +1,6 @@
 """The environments of a run, each behind its guard, stepped together."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import gymnasium as gym
@@ -13,20 +12,7 @@ from rlpd_gx.guardian import GuardedEnv
 from rlpd_gx.loop.sets import only
 from rlpd_gx.rules import Lookahead
 from rlpd_gx.safe_sets import SafeSet
-from rlpd_gx.types import Array, Observation, Status, Transition
-
-
-@dataclass(frozen=True)
-class Finished:
-    """An episode as it is reported: unclipped, and over the whole game where a lost life ends the Learner's."""
-
-    env: int
-    score: float
-    length: int
-    corrections: int
-    unsafe_events: int
-    success_steps: int | None
-    """Steps whose info reports success; None where the environment never does."""
+from rlpd_gx.types import Array, Episode, Observation, Status, Transition
 
 
 class Member:
@@ -57,16 +43,16 @@ class Member:
         verdict = info.get("guardian")
         self.score += float(info.get("raw_reward", reward))
         self.length += 1
-        self.corrections += verdict is not None and verdict.intervened
+        self.corrections += verdict is not None and verdict.corrected
         self.unsafe_events += bool(info.get("unsafe_event", False))
         success = info.get("success", info.get("is_success"))  # as robotics environments name it
         if success is not None:
             self.success_steps = (self.success_steps or 0) + bool(success)
         return float(reward), bool(terminated), bool(truncated), info
 
-    def finish(self) -> Finished:
+    def finish(self) -> Episode:
         """The episode is over: returns its counts and restarts them."""
-        done = Finished(env=self.index, **self.counts())
+        done = Episode(env=self.index, **self.counts())
         self.restart()
         return done
 
@@ -105,7 +91,7 @@ class Environments:
     ) -> None:
         self.members = [Member(env, i) for i, env in enumerate(envs)]
         self.encode, self.stack, self.example = encode, stack, example
-        self.finished: list[Finished] = []
+        self.finished: list[Episode] = []
         """Episodes that ended in the last step."""
 
     def __len__(self) -> int:
@@ -165,9 +151,10 @@ class Environments:
             final = self.encode(self._or_only(member.safe_set(), action))
         if info.get("game_over", terminated or truncated) or truncated:
             self.finished.append(member.finish())
+        margin = np.nan if verdict is None else verdict.executed_margin
         return {
             "executed_action": action, "reward": np.float32(reward), "terminated": terminated, "truncated": truncated,
-            "safe_set": known, "next_safe_set": final, "margin": np.float32(_executed_margin(verdict)),
+            "safe_set": known, "next_safe_set": final, "margin": np.float32(margin),
             "unsafe_event": bool(info.get("unsafe_event", False)), "executed": executed, "verdicts": verdict,
         }  # fmt: skip
 
@@ -184,10 +171,3 @@ class Environments:
         """The code [width] in the current state of an environment, where no action has been chosen yet."""
         blank = member.env.guardian.blank_actions(1)[0] if isinstance(member.env, GuardedEnv) else None
         return self.encode(self._or_only(member.safe_set(), blank))
-
-
-def _executed_margin(verdict: Any) -> float:
-    if verdict is None:
-        return np.nan
-    projected = verdict.status is Status.PROJECTED and verdict.action is verdict.suggestion
-    return 0.0 if projected else verdict.margin  # a projection lies on the boundary

@@ -1,7 +1,6 @@
 """Saving a run and going on with it, bit for bit where the environments can be restored."""
 
 import warnings
-from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,7 @@ from rlpd_gx.guardian import GuardedEnv
 from rlpd_gx.learner import Sac
 from rlpd_gx.loop.checkpoint import Checkpoints, Loaded
 from rlpd_gx.loop.environments import Environments, Member
-from rlpd_gx.loop.evaluate import Evaluation, ShadowCounts
+from rlpd_gx.loop.evaluate import Evaluation
 from rlpd_gx.loop.guard_identity import GuardIdentity
 from rlpd_gx.loop.run_folder import Logs, RunFolder
 from rlpd_gx.loop.task import Task
@@ -61,7 +60,7 @@ class Saver:
                 "format": FORMAT,
                 "config": self.folder.asked(),
                 "guard": dict(identity.fingerprints),
-                "offline_digest": _offline_digest(task),
+                "offline_digest": None if task.offline is None else task.offline.digest(),
             }
         return self._bound
 
@@ -98,7 +97,7 @@ def resume(path: Path, watchers: tuple[Watcher, ...] = ()) -> tuple[Trainer, Sav
         setattr(trainer, name, state[name])
     trainer.last_score = np.nan if state["last_score"] is None else state["last_score"]
     if state["last_evaluation"] is not None:
-        trainer.last_evaluation = _evaluation(state["last_evaluation"])
+        trainer.last_evaluation = Evaluation.from_state(state["last_evaluation"])
     for member, saved in zip(trainer.environments.members, state["environments"], strict=True):
         notes += _restore_member(trainer, member, saved)
     return trainer, saver, notes
@@ -143,18 +142,6 @@ def refuse_other_rules(path: Path, task: Task, state: dict[str, Any]) -> None:
     )
 
 
-def _offline_digest(task: Task) -> str | None:
-    """What tells offline data from other data: every column."""
-    if task.offline is None:
-        return None
-    digest = sha256()
-    for name, column in task.offline.timeline.columns().items():
-        digest.update(f"{name} {column.dtype} {column.shape}".encode())
-        for start in range(0, len(column), 4096):  # columns may be larger than memory
-            digest.update(column[start : start + 4096].tobytes())
-    return digest.hexdigest()
-
-
 def _state(trainer: Trainer, segments: Segments) -> dict[str, Any]:
     evaluation = trainer.last_evaluation
     return {
@@ -170,7 +157,7 @@ def _state(trainer: Trainer, segments: Segments) -> dict[str, Any]:
         "updates": trainer.updates,
         "seconds": dict(trainer.seconds),
         "last_score": None if np.isnan(trainer.last_score) else trainer.last_score,
-        "last_evaluation": None if evaluation is None else evaluation.row(),
+        "last_evaluation": None if evaluation is None else evaluation.state(),
         "environments": [
             _member_state(trainer.environments, member) for member in trainer.environments.members
         ],
@@ -209,12 +196,6 @@ def _restore_member(trainer: Trainer, member: Member, saved: dict[str, Any]) -> 
     trainer.online.complete(np.tile(saved["safe_set"], (len(here), 1)), where=here)
     trainer.begin_episodes(here)
     return [f"the episode of environment {member.index} starts over: {why}"]
-
-
-def _evaluation(row: dict[str, Any]) -> Evaluation:
-    counts = {name: row[name] for name in ShadowCounts().__dict__}
-    success = list(row.get("success_steps", []))
-    return Evaluation(list(row["returns"]), list(row["lengths"]), success, ShadowCounts(**counts))
 
 
 def load_learner(path: Path) -> tuple[Sac, Environments]:

@@ -18,12 +18,12 @@ from rlpd_gx.envs.description import describe
 from rlpd_gx.errors import GxError
 from rlpd_gx.guardian import Audit, GuardedEnv
 from rlpd_gx.learner import Diverged
-from rlpd_gx.loop.evaluate import Evaluation, ShadowCounts, evaluate
+from rlpd_gx.loop.evaluate import Evaluation, count, evaluate
 from rlpd_gx.loop.run_folder import RunFolder
 from rlpd_gx.loop.task import Task
 from rlpd_gx.replay.hybrid import Hybrid
 from rlpd_gx.replay.ring import Ring
-from rlpd_gx.types import Array, Batch, Transition
+from rlpd_gx.types import Array, Batch, Tally, Transition
 
 CALIBRATION_BLOCKS = 50
 EVALUATION_SEED = 1_000_000  # evaluations begin from states that training never begins from
@@ -267,7 +267,8 @@ class Trainer:
         audits = self.audits()
         return {
             "env": run.env, "preset": self.task.config.preset, "guard": run.guard if run.rules else "no rules",
-            "seed": run.seed, "steps": self.step, "updates": self.updates, "training": asdict(self.window.total),
+            "seed": run.seed, "steps": self.step, "updates": self.updates,
+            "training": {"steps": self.step, **self.window.total.as_dict()},
             "evaluation": self.last_evaluation.row(),
             "rules_fingerprint": None if self.task.example.guardian is None else self.task.example.guardian.fingerprint,
             "audit": Audit.total(audits).as_dict() if audits else {},
@@ -318,18 +319,17 @@ class Stopped(Exception):
 
 
 class Window:
-    """What happened since the last row of metrics, and in all."""
+    """What happened since the last row of metrics, and in total."""
 
     def __init__(self) -> None:
-        self.counts, self.total = ShadowCounts(), ShadowCounts()
+        self.tally, self.total = Tally(), Tally()
         self.sums: dict[str, float] = {}
         self.updates = 0
 
     def stepped(self, transition: Transition, near_miss: float) -> None:
         """Count a step of every environment."""
-        for i in np.flatnonzero(transition.executed).tolist():
-            for counts in (self.counts, self.total):
-                counts.add(transition.verdicts[i], near_miss, bool(transition.unsafe_event[i]))
+        for tally in (self.tally, self.total):
+            count(tally, transition, near_miss)
 
     def learned(self, metrics: dict[str, float]) -> None:
         """Add up the metrics of a block of updates."""
@@ -338,22 +338,18 @@ class Window:
             self.sums[name] = self.sums.get(name, 0.0) + value
 
     def row(self) -> dict[str, float]:
-        """Means since the last row; then it begins anew."""
+        """Means since the last row; then it starts over."""
         values = {name: value / self.updates for name, value in self.sums.items()}
-        rates = self.counts.rates() if self.counts.steps else {}
-        self.counts, self.sums, self.updates = ShadowCounts(), {}, 0
+        rates = self.tally.rates() if self.tally.proposals else {}
+        self.tally, self.sums, self.updates = Tally(), {}, 0
         return values | rates
 
     def state(self) -> dict[str, Any]:
         """For a checkpoint."""
-        return {
-            "counts": asdict(self.counts),
-            "total": asdict(self.total),
-            "sums": self.sums,
-            "updates": self.updates,
-        }
+        tallies = {"tally": self.tally.as_dict(), "total": self.total.as_dict()}
+        return tallies | {"sums": self.sums, "updates": self.updates}
 
     def load_state(self, state: dict[str, Any]) -> None:
         """The inverse of `state`."""
-        self.counts, self.total = ShadowCounts(**state["counts"]), ShadowCounts(**state["total"])
+        self.tally, self.total = Tally.from_dict(state["tally"]), Tally.from_dict(state["total"])
         self.sums, self.updates = dict(state["sums"]), state["updates"]

@@ -38,13 +38,13 @@ class ProgressLine:
         if trainer.step == 0 and trainer.warm_updates < warm:
             self.bar.update(self.task, phase="warm start", completed=trainer.warm_updates, total=warm)
             return
-        total, counts = trainer.window.total, trainer.window.counts
-        share = counts.interventions / max(counts.steps, 1)
+        total, recent = trainer.window.total, trainer.window.tally
+        share = recent.corrections / max(recent.proposals, 1)
         speed = self.bar.tasks[0].speed
         facts = [
             f"return {trainer.last_score:.1f}",
             f"evaluated {self.evaluation:.1f}",
-            f"interventions {share:.1%}",
+            f"corrections {share:.1%}",
             f"unsafe {total.unsafe_events}",
             f"λ {trainer.dss(trainer.step):.2f}",
             f"Δ {trainer.dts(trainer.step)}",

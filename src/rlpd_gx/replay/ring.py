@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from rlpd_gx import trees
 from rlpd_gx.errors import GxError
 from rlpd_gx.replay.extent import Extent
 from rlpd_gx.replay.storage import Storage
@@ -188,10 +189,7 @@ class Ring:
         return checked
 
     def _checked_arrival(self, observation: Observation, safe_set: npt.ArrayLike | None) -> dict[str, Array]:
-        if isinstance(observation, Mapping):
-            parts = {f"observation/{key}": part for key, part in observation.items()}
-        else:
-            parts = {"observation": observation}
+        parts = trees.named_leaves(observation, "observation")
         if parts.keys() != {name for name in self._dtypes if name.startswith("observation")}:
             raise GxError(f"the observation must be {self.layout.observation}, got {sorted(parts)}")
         if safe_set is None:  # zeros until it is completed: the row may hold the one of an older state
