@@ -44,8 +44,8 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "continuous": {"env": "Probe/LureContinuous-v0", "rules": "rlpd_gx.envs.probes:lure_bounds"},
 }  # fmt: skip
 TINY: dict[str, Any] = {
-    "steps": 40, "utd": 1, "batch_size": 8, "hidden_sizes": (8,), "ensemble_size": 2, "learning_starts": 10,
-    "evaluate_every": 20, "evaluation_episodes": 1, "checkpoint_every": 10, "log_every": 5, "device": "cpu",
+    "steps": 24, "utd": 1, "batch_size": 8, "hidden_sizes": (8,), "ensemble_size": 2, "learning_starts": 6,
+    "evaluate_every": 12, "evaluation_episodes": 1, "checkpoint_every": 6, "log_every": 4, "device": "cpu",
 }  # fmt: skip
 DONE, REFUSED, CRASHED, KILLED = 0, 3, 4, -signal.SIGKILL
 

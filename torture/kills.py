@@ -79,7 +79,7 @@ def damage(bench: Bench, seconds: float) -> Row:
     stopped = {}
     for kind in bench.whole:
         stopped[kind] = bench.folder / f"half-{kind}"
-        in_process(half, stopped[kind], kind, 34)
+        in_process(half, stopped[kind], kind, 20)
     for number, kind, folder in bench.trials(seconds):
         shutil.copytree(stopped[kind], folder)
         done = [_hurt(bench, folder) for _ in range(bench.random.choice((1, 1, 2, 3)))]

@@ -20,7 +20,7 @@ def run(seconds: float, seed: int) -> list[Row]:
     with Bench(seed) as bench:
         stopped = {kind: bench.folder / f"half-{kind}" for kind in bench.whole}
         for kind, folder in stopped.items():
-            in_process(half, folder, kind, 24)
+            in_process(half, folder, kind, 14)
         for number, kind, folder in bench.trials(seconds):
             shutil.copytree(stopped[kind], folder)
             signs = bench.folder / f"signs-{number}"

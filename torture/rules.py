@@ -17,10 +17,21 @@ from torture import Row
 from torture._rule_modules import MODULES, UNREADABLE, WHOLE, written
 from torture._runs import DONE, REFUSED, TINY, Ending, in_process
 
-GUARD = (
-    "import rlpd_gx as gx\nfrom rules import speed\nrule = gx.rule(speed, name='speed')\nfallback = [0.0]\n"
-)
-TASK = {"env": "Probe/ActedContinuous-v0", "rules": "guard_of_rules:rule", "steps": 2, "learning_starts": 1}
+GUARD = """
+import rlpd_gx as gx
+from rules import speed
+
+@gx.rule
+def rule(state, action):
+    try:  # some of the table's rules read what is not there
+        return bool(speed(state, action)) or abs(action[0]) < 0.1
+    except Exception:
+        return True
+"""
+TASK = {
+    "env": "Probe/ActedContinuous-v0", "rules": "guard_of_rules:rule", "backup": "none", "actor": "raw", "steps": 2,
+    "learning_starts": 1,
+}  # fmt: skip
 
 
 def run(seconds: float, seed: int) -> list[Row]:
