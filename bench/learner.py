@@ -69,7 +69,7 @@ def updates_of(learner, batch):
         ahead = learner._next_policies(minibatches)
         for i, (minibatch, policy) in enumerate(zip(minibatches, ahead, strict=True)):
             learner._update_critics(minibatch, policy, i)
-            learner._follow()
+            learner._update_target()
 
     return update
 

@@ -5,10 +5,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from enum import StrEnum
 from types import MappingProxyType
-from typing import Any, Protocol, Self
+from typing import Any, Generic, Protocol, Self, TypeVar
 
 import numpy as np
 
+from rlpd_gx import trees
 from rlpd_gx.safe_sets.base import SafeSet
 
 
@@ -324,6 +325,8 @@ RATES = (
 
 Array = np.ndarray[Any, Any]
 Observation = Array | Mapping[str, Array]
+Values = TypeVar("Values")
+"""Array as sampled; Tensor in a minibatch that a learner moved to its device."""
 
 
 @dataclass(frozen=True)
@@ -370,22 +373,22 @@ class Transition:
 
 
 @dataclass(frozen=True, eq=False)
-class SpanSteps:
+class SpanSteps(Generic[Values]):
     """Every step inside the spans of a batch, for a correction made by the Learner: [U, B, n, ...].
 
     Steps after the end of a span repeat its last state and action, with reward and discount 0.
     """
 
-    observation: Observation
+    observation: Values | Mapping[str, Values]
     safe_set: Array
-    executed_action: Array
-    reward: Array
-    discount: Array
+    executed_action: Values
+    reward: Values
+    discount: Values
     """gamma, or 0 where that step terminated."""
 
 
 @dataclass(frozen=True, eq=False)
-class Batch:
+class Batch(Generic[Values]):
     """U minibatches of B transitions, each [U, B, ...]; in each minibatch online rows come first.
 
     A transition spans `span_length` steps (1 unless sampled as spans): the target of its value is
@@ -393,33 +396,38 @@ class Batch:
     that frames which both stacks hold are copied once: `torch.from_numpy` takes them as they are.
     """
 
-    observation: Observation
+    observation: Values | Mapping[str, Values]
     """[U, B, ...], or [U, B, stack, ...] oldest first, where frames are stacked."""
-    next_observation: Observation
-    executed_action: Array
+    next_observation: Values | Mapping[str, Values]
+    executed_action: Values
     """The span's first action, as are the next one and the margin."""
-    proposed_action: Array
-    reward: Array
+    proposed_action: Values
+    reward: Values
     """float32. Discounted sum over the span."""
-    discount: Array
+    discount: Values
     """float32. gamma^span_length, or 0 where the span ended in a terminal state."""
-    terminated: Array
+    terminated: Values
     """Of the span's last step, as is `truncated`."""
-    truncated: Array
+    truncated: Values
     safe_set: Array
     """[U, B, code_width] encoded, at `observation`."""
     next_safe_set: Array
     """[U, B, code_width] encoded, at `next_observation`."""
-    margin: Array
-    unsafe_event: Array
+    margin: Values
+    unsafe_event: Values
     """bool. An unsafe event was seen after any step of the span."""
-    is_online: Array
-    row: Array
+    is_online: Values
+    row: Values
     """int64. Row number in the timeline that `is_online` tells."""
-    span_length: Array
-    span_steps: SpanSteps | None = None
+    span_length: Values
+    span_steps: SpanSteps[Values] | None = None
     """Only for spans that the Learner corrects."""
 
-    def arrays(self) -> dict[str, Observation]:
+    def arrays(self) -> dict[str, Any]:
         """The columns by name."""
         return {name: value for name, value in vars(self).items() if name != "span_steps"}
+
+    def minibatch(self, index: int) -> "Batch[Values]":
+        """One of the U minibatches: views [B, ...] of every column."""
+        steps = None if self.span_steps is None else SpanSteps(**trees.index(vars(self.span_steps), index))
+        return Batch(**trees.index(self.arrays(), index), span_steps=steps)

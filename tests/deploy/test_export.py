@@ -53,6 +53,7 @@ SETTINGS = {
         "guard": "none",
     },
     "free": {"name": "sac", "env": "CartPole-v1"},
+    "made": {"env": "CartPole-v1", "rules": "export_made:gentle"},
     "pong": {"env": "Atari/Pong-ram", "rules": "export_pong:moving", "env_kwargs": {"max_steps": 30}},
 }
 PONG_RULES = """
@@ -63,6 +64,16 @@ import rlpd_gx as gx
 def moving(ram):  # whatever a policy keeps proposing, it is moved now and then
     return np.arange(6) % 2 == int(ram[-1].sum()) % 2
 """
+MADE_RULES = """
+import numpy as np
+import rlpd_gx as gx
+
+BUILT = []
+
+def gentle(env):  # as look-ahead does, this makes a rule for an environment
+    BUILT.append(env)
+    return gx.mask_rule(name="gentle")(lambda observation: np.array([observation[2] < 0.01, True]))
+"""
 pytestmark = pytest.mark.filterwarnings("ignore:a rule reads the previous action")
 
 
@@ -71,9 +82,10 @@ def home(tmp_path_factory):
     """A folder with rules that is on the path of modules."""
     folder = tmp_path_factory.mktemp("home")
     (folder / "export_rules.py").write_text(RULES)
+    (folder / "export_made.py").write_text(MADE_RULES)
     (folder / "export_pong.py").write_text(PONG_RULES)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sys, "dont_write_bytecode", True)  # a rule changed within a second must be read anew
+        patch.setattr(sys, "dont_write_bytecode", True)  # a rule changed within a second must be read again
         patch.syspath_prepend(folder)
         yield folder
 
@@ -159,14 +171,12 @@ def test_a_policy_that_was_only_watched_is_only_watched(made):
 def test_the_context_is_what_decides(made):
     policy = gx.load_policy(made("hopper")[1])
     observation, state = np.zeros(11), {"velocity": np.zeros(6)}
-    far, near = (
-        policy.act(observation, state=state, context=gx.Context(np.ones(3, np.float32), time))
-        for time in (0, 20)
-    )
-    assert (far.proposed == near.proposed).all()
-    assert far.action == pytest.approx(np.clip(far.proposed, 0.7, 1.0))
-    assert near.action == pytest.approx(np.clip(near.proposed, 0.9, 1.0))
-    assert far != near
+    side = np.where(policy.propose(observation) > 0, -1, 1).astype(np.float32)  # opposite to the proposal
+    early, late = (policy.act(observation, state=state, context=gx.Context(side, time)) for time in (0, 20))
+    assert (early.proposed == late.proposed).all()
+    assert early.action == pytest.approx(0.7 * side)
+    assert late.action == pytest.approx(0.9 * side)
+    assert early != late
 
 
 def test_another_process_without_the_environment_gives_the_same_verdict(home, made):
@@ -204,9 +214,34 @@ def test_the_folder_holds_the_policy_and_where_it_comes_from(made):
     assert about["trained"] == {"command": "rlpd-gx train", "seed": 0, "step": 60}
     assert (about["rules"], about["rlpd_gx"]) == ("export_rules:gentle", gx.__version__)
     assert about["fingerprints"]["rules"] == load_learner(run)[1].members[0].env.guardian.fingerprint
-    state, tensors = load_learner(run)[0].policy_state(), Export.read(exported).tensors
+    state, tensors = load_learner(run)[0].policy.state_dict(), Export.read(exported).tensors
     assert state.keys() == tensors.keys()
     assert all((state[name] == tensors[name]).all() for name in state)
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_sampled_proposals_are_those_of_the_learner_bit_for_bit(made, name):
+    run, exported = made(name)
+    learner, environments = load_learner(run)
+    network = gx.load_policy(exported, seed=7).network
+    learner.generator.manual_seed(7)
+    environments.reset(np.ones(1, bool), [0])
+    safe_sets = environments.safe_sets()
+    for _ in range(20):
+        ours, theirs = (actor.act(environments.observation, safe_sets) for actor in (network, learner))
+        assert (ours.dtype, ours.tobytes()) == (theirs.dtype, theirs.tobytes())
+    parts = {name.partition(".")[0] for name, _ in network.named_parameters()}
+    assert parts == {"actor"}  # no critics; a flat encoder has no parameters
+
+
+def test_the_guard_is_built_once(home, made):
+    run, exported = made("made")
+    built = sys.modules["export_made"].BUILT
+    for path, worlds in ((exported, 1), (run, 2)):  # a run also makes an example of its environment
+        built.clear()
+        policy = gx.load_policy(path)
+        assert policy.guardian is not None
+        assert len(built) == worlds
 
 
 def test_a_run_acts_as_its_export_does(made):

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 import rlpd_gx as gx
 from rlpd_gx.learner import LearnerConfig, SacContinuous, SacDiscrete
-from rlpd_gx.learner.sac import Minibatch
+from rlpd_gx.types import Batch, SpanSteps
 
 N, B, OBS = 5, 24, 4
 SPACE = gym.spaces.Box(-1, 1, (OBS,), np.float32)
@@ -124,23 +124,30 @@ def test_tree_backup(backup: Any) -> None:
     action, length = generator.integers(N, size=(B, most)), generator.integers(1, most + 1, B)
     reward, discount = generator.uniform(0.1, 1, (2, B, most)).astype(np.float32)
     discount[7, 0] = 0.0  # the episode ended at once
-    minibatch = Minibatch(
+    flags, none = torch.zeros(B, dtype=torch.bool), torch.zeros(B)
+    minibatch = Batch(
         observation=seen[0],
         next_observation=following,
-        action=torch.tensor(action[:, 0]),
-        reward=torch.zeros(B),
-        discount=torch.zeros(B),
+        executed_action=torch.tensor(action[:, 0]),
+        proposed_action=torch.tensor(action[:, 0]),
+        reward=none,
+        discount=none,
+        terminated=flags,
+        truncated=flags,
         safe_set=here[0].encode(),
         next_safe_set=after.encode(),
-        span_length=length,
-        is_online=torch.ones(B, dtype=torch.bool),
-        steps={
-            "observation": torch.stack(seen, dim=1),
-            "safe_set": np.stack([mask.encode() for mask in here], axis=1),
-            "action": torch.tensor(action),
-            "reward": torch.tensor(reward),
-            "discount": torch.tensor(discount),
-        },
+        margin=none,
+        unsafe_event=flags,
+        is_online=~flags,
+        row=torch.arange(B),
+        span_length=torch.tensor(length),
+        span_steps=SpanSteps(
+            observation=torch.stack(seen, dim=1),
+            safe_set=np.stack([mask.encode() for mask in here], axis=1),
+            executed_action=torch.tensor(action),
+            reward=torch.tensor(reward),
+            discount=torch.tensor(discount),
+        ),
     )
     with torch.no_grad():
         target = learner._target(minibatch, learner._next_policy(following, after.encode()))
@@ -254,7 +261,7 @@ def test_continuous_values(backup: Any, sign: Any, outside: Any) -> None:
     with torch.no_grad():
         value = _next_value(learner, features, sets.encode())
         learner.generator.set_state(state)
-        draws, log_density = learner.draw(features, 6 if backup == "renormalise" else 1)
+        draws, log_density = learner.policy.draw(features, 6 if backup == "renormalise" else 1)
     factor = {"add": 0.3, "none": 0.0, "subtract": -0.3}[sign]
     half = np.array([1.0, 2.0])
     kinds = set()

@@ -70,7 +70,7 @@ def test_calibration_survives_a_checkpoint_and_an_export() -> None:
     learner.calibrate([rows])
     again, policy = _learner(normalise=True), _learner(normalise=True)
     again.load_state(learner.state())
-    policy.load_policy_state(learner.policy_state())
+    policy.policy.load_state_dict(learner.policy.state_dict())
     for other in (again, policy):
         assert torch.equal(other.encode(torch.as_tensor(rows)), learner.encode(torch.as_tensor(rows)))
         assert np.array_equal(other.act(rows, explore=False), learner.act(rows, explore=False))

@@ -46,8 +46,8 @@ def _trained_policy(spec: str, env: "gym.Env") -> Callable[[Any], Any]:
                 f"--policy {spec} was trained on {export.about['env']} with {what.replace('_', ' ')} {trained}, but "
                 f"here it is {here}"
             )
-    learner, space = export.learner(), export.observation_space
-    return lambda observation: propose(learner, space, observation)
+    network, space = export.network(), export.observation_space
+    return lambda observation: propose(network, space, observation)
 
 
 def _held(env: "gym.Env", seed: int) -> Callable[[Any], Any]:

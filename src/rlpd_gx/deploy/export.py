@@ -1,11 +1,11 @@
-"""Policies to take along: actor and guard in one folder that needs neither the run nor its environment."""
+"""Exported policies: actor and guard in one folder that needs neither the run nor its environment."""
 
 import hashlib
 import json
 import os
 import platform
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -24,17 +24,17 @@ from rlpd_gx.files import whole_folder
 from rlpd_gx.guardian import Guardian
 from rlpd_gx.guardian.named import named_rules
 from rlpd_gx.guardian.reading import batch_of_one
-from rlpd_gx.learner import Sac, SacContinuous, SacDiscrete
+from rlpd_gx.learner.policy import PolicyNetwork, restored
 from rlpd_gx.loop.guard_identity import OPTIONS, GuardIdentity
 from rlpd_gx.loop.resume import last_saved
 from rlpd_gx.loop.task import Task
 from rlpd_gx.rules import Rule
 from rlpd_gx.safe_sets import SafeSet
-from rlpd_gx.types import Array, Context, Status, Verdict
+from rlpd_gx.types import Array, Context, Observation, Status, Verdict
 
 FORMAT = 2
 TENSORS, ABOUT = "policy.safetensors", "policy.json"
-ASKED = ("env", "env_kwargs", "rules", "rules_state", "guard")  # settings of a run that a policy carries on
+ASKED = ("env", "env_kwargs", "rules", "rules_state", "guard")  # settings of the run that are exported
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,11 +42,11 @@ class Export:
     """A policy and its guard as plain data."""
 
     about: dict[str, Any]
-    """What policy.json says: spaces, settings, rules and their fingerprints, where it comes from."""
+    """The content of policy.json: spaces, settings, rules with fingerprints, and the training run."""
     tensors: Mapping[str, Tensor]
-    """Actor and encoder."""
+    """Actor and encoder: the `state_dict()` of the policy network."""
     source: str
-    """The folder it was read from, for errors."""
+    """The folder it was read from, for error messages."""
 
     @classmethod
     def find(cls, path: str | os.PathLike[str]) -> "Export":
@@ -62,9 +62,9 @@ class Export:
     def of_run(cls, path: Path) -> "Export":
         """The policy of a run as it was last saved."""
         folder, task, loaded = last_saved(path)
-        config, example, saved = task.config, task.example, loaded.state["learner"]
+        config, example = task.config, task.example
         asked = settings.flat(config)
-        about = {
+        about: dict[str, Any] = {
             "format": FORMAT,
             "rlpd_gx": __version__,
             "python": platform.python_version(),
@@ -76,17 +76,14 @@ class Export:
             "safe_set_spec": example.spec,
             "trained": {"command": folder.command, "seed": config.run.seed, "step": loaded.step},
         }
-        encoder = {name: t for name, t in saved["critic"].items() if name.startswith("encoder.")}
-        actor = {f"actor.{name}": t for name, t in saved["actor"].items()}
-        unmarked = cls(about, {**encoder, **actor}, str(path))
-        guard = unmarked.guard()
-        if guard is not None and guard.identity.unreadable:
+        identity = GuardIdentity.of_task(task)
+        if identity.unreadable:
             raise GxError(
                 f"{path}: a policy under {config.run.rules} could not be loaded again, since no fingerprint can cover "
-                f"{', '.join(guard.identity.unreadable)}; read such things when the module is imported, and train again"
+                f"{', '.join(identity.unreadable)}; read such things when the module is imported, and train again"
             )
-        fingerprints = {} if guard is None else dict(guard.identity.fingerprints)
-        return replace(unmarked, about=about | {"fingerprints": fingerprints})
+        about["fingerprints"] = dict(identity.fingerprints)
+        return cls(about, loaded.state["learner"]["policy"], str(path))
 
     @classmethod
     def read(cls, path: Path) -> "Export":
@@ -127,12 +124,12 @@ class Export:
 
     @property
     def observation_space(self) -> gym.Space:
-        """What the policy sees."""
+        """Observations of the policy."""
         return spaces.from_json(self.about["observation_space"])
 
     @property
     def action_space(self) -> gym.Space:
-        """How it acts."""
+        """Actions of the policy."""
         return spaces.from_json(self.about["action_space"])
 
     def task(self, **env_kwargs: Any) -> Task:
@@ -141,20 +138,11 @@ class Export:
         asked["env_kwargs"] = asked["env_kwargs"] | env_kwargs
         return Task(settings.with_values(Config(), asked, f"{self.source}/{ABOUT}"))
 
-    def learner(self, seed: int = 0) -> Sac:
-        """A learner on the CPU that can act; its critics know nothing."""
+    def network(self, seed: int = 0) -> PolicyNetwork:
+        """The actor on the CPU; `seed` is that of sampled actions."""
         config = settings.with_values(Config(), self.about["learner"], f"{self.source}/{ABOUT}").learner
-        action_space: Any = self.action_space
-        kind: Any = SacDiscrete if isinstance(action_space, gym.spaces.Discrete) else SacContinuous
-        learner: Sac = kind(
-            replace(config, ensemble_size=1, target_subset=0),
-            self.observation_space,
-            action_space,
-            safe_set_spec=self.about["safe_set_spec"],
-            seed=seed,
-        )
-        learner.load_policy_state(self.tensors)
-        return learner
+        spec = self.about["safe_set_spec"]
+        return restored(self.tensors, config, self.observation_space, self.action_space, spec, seed)
 
     def guard(self, rules: Any = None, options: Mapping[str, Any] | None = None) -> "PolicyGuard | None":
         """The guard as it is now: the rules given with their options, or those of the module that is named.
@@ -167,7 +155,7 @@ class Export:
                 raise GxError(f"{self.source}: was trained without rules; load it without rules=")
             return None
 
-        def env() -> gym.Env:  # only for rules that are made for one
+        def env() -> gym.Env:  # called only for rules that are made for an environment
             return make(self.about["env"], **self.about["env_kwargs"])
 
         try:
@@ -203,7 +191,7 @@ class PolicyGuard:
 class Policy:
     """Proposes with the actor and certifies with the rules of its training: same state and context, same verdict.
 
-    `state` has to be given where the rules read more than the observation.
+    Rules that read more than the observation need `state`.
     """
 
     def __init__(
@@ -211,7 +199,7 @@ class Policy:
     ) -> None:
         self.export = export
         self.observation_space, self.action_space = export.observation_space, export.action_space
-        self.learner = export.learner(seed)
+        self.network = export.network(seed)
         guard = export.guard(rules, options)
         if guard is not None:
             _refuse_changes(export, guard)
@@ -220,7 +208,7 @@ class Policy:
 
     def act(
         self,
-        observation: Any,
+        observation: Observation,
         *,
         state: Any = None,
         context: Context | Mapping[str, Any] | None = None,
@@ -243,13 +231,15 @@ class Policy:
     @property
     def resamples(self) -> bool:
         """Whether proposals are drawn from the safe set (execution = resample)."""
-        return self.learner.config.execution == "resample" and self.learner.safe_set_spec is not None
+        return self.network.config.execution == "resample" and self.network.spec is not None
 
-    def propose(self, observation: Any, safe_set: SafeSet | None = None, *, sample: bool = False) -> Any:
-        """What the actor wants for one observation; nobody has looked at it yet."""
-        return propose(self.learner, self.observation_space, observation, safe_set, sample=sample)
+    def propose(
+        self, observation: Observation, safe_set: SafeSet | None = None, *, sample: bool = False
+    ) -> Array:
+        """The actor's proposal for one observation, not yet certified."""
+        return propose(self.network, self.observation_space, observation, safe_set, sample=sample)
 
-    def _state(self, observation: Any, state: Any) -> Any:
+    def _state(self, observation: Observation, state: Any) -> Any:
         if state is None and self._reads_more:
             raise GxError(
                 f"the rules {self.export.about['rules']} read more than the observation; give act(..., state=...) "
@@ -286,24 +276,29 @@ def load_policy(
 
 
 def propose(
-    learner: Sac, space: gym.Space, observation: Any, safe_set: SafeSet | None = None, *, sample: bool = False
-) -> Any:
-    """What an actor wants for one observation of a space; `safe_set` only serves execution = resample."""
+    network: PolicyNetwork,
+    space: gym.Space,
+    observation: Observation,
+    safe_set: SafeSet | None = None,
+    *,
+    sample: bool = False,
+) -> Array:
+    """An actor's proposal for one observation of a space; `safe_set` matters only for execution = resample."""
     code = None if safe_set is None else np.asarray(safe_set.encode())[None]
-    return learner.act(_batch(observation, space, "the observation"), code, explore=sample)[0]
+    return network.act(_batch(observation, space, "the observation"), code, explore=sample)[0]
 
 
 def _safe_set(guardian: Guardian, state: Any, context: Context) -> SafeSet | None:
     fields = {name: None if v is None else batch_of_one(v) for name, v in vars(context).items()}
     try:
         safe_sets = guardian.safe_sets(batch_of_one(state), context=fields)
-    except GxError:  # the rules cannot be asked: whatever is proposed, `certify` will fall back
+    except GxError:  # the rules raised: `certify` will use the fallback for any proposal
         return None
     return None if safe_sets is None else safe_sets[0]
 
 
-def _batch(observation: Any, space: gym.Space, what: str) -> Any:
-    """One observation as [1, ...], of the shape that the space says."""
+def _batch(observation: Observation, space: gym.Space, what: str) -> Any:
+    """One observation as [1, ...], checked against the shape of the space."""
     if isinstance(space, gym.spaces.Dict):
         if not isinstance(observation, Mapping) or set(observation) != set(space.spaces):
             raise GxError(f"{what} must be a dict with {', '.join(space.spaces)}")
@@ -317,7 +312,7 @@ def _batch(observation: Any, space: gym.Space, what: str) -> Any:
 
 
 def _digests(about: Mapping[str, Any], tensors: bytes) -> dict[str, str]:
-    """sha256 of both files; of policy.json, of all but these two lines."""
+    """sha256 of both files; that of policy.json leaves out these digests."""
     text = json.dumps(about, sort_keys=True).encode()
     return {TENSORS: hashlib.sha256(tensors).hexdigest(), ABOUT: hashlib.sha256(text).hexdigest()}
 

@@ -66,7 +66,7 @@ class Memory:
         None where no rule was asked. A closure, because what an attribute costs is a good part of what a verdict
         costs.
         """
-        known, rules, make, hand_over, shape = self.known, self.rules, self._make, self.hand_over, self.shape
+        known, rules, make, hand_over = self.known, self.rules, self._make, self.hand_over
         only = rules[0] if len(rules) == 1 else None
         array, boolean, whole, ask, protected = np.ndarray, BOOL, WHOLE, self._ask, read_only
 
@@ -89,7 +89,8 @@ class Memory:
                     mask = only(state)
                 except Exception as error:
                     return [Said(error=error)]
-                if mask.__class__ is not array or mask.dtype is not boolean or mask.shape != shape:
+                # With one axis its bytes say the rest of its shape: those of another length are not known.
+                if mask.__class__ is not array or mask.dtype is not boolean or mask.ndim != 1:
                     return [Said(mask)]
                 code = mask.tobytes()
             entry = known.get((code, proposed))
@@ -122,12 +123,14 @@ class Memory:
         return answers
 
     def _make(self, code: bytes, proposed: Any) -> Entry | None:
+        n = self.shape[0]
+        if len(code) != n * len(self.rules):
+            return None
         if len(self.known) >= CAPACITY:  # dropping old ones could lose counts of other threads
             return None
         actions, wrong = self.judge.well_formed(as_batch(proposed))
         if wrong:
             return None
-        n = self.shape[0]
         answers: Answers = [code[i : i + n] for i in range(0, len(code), n)]
         judgement = self.judge.judge(States.one_state(answers, Context()), actions, None)
         batch = VerdictBatch(

@@ -9,7 +9,6 @@ import numpy as np
 from rlpd_gx import trees
 from rlpd_gx.errors import GxError
 from rlpd_gx.guardian import GuardedEnv
-from rlpd_gx.loop.sets import only
 from rlpd_gx.rules import Lookahead
 from rlpd_gx.safe_sets import SafeSet
 from rlpd_gx.types import Array, Episode, Observation, Status, Transition
@@ -164,7 +163,7 @@ class Environments:
             return None
         here = np.asarray(action)
         if safe_set is None or bool(np.all(safe_set.nearest(here).empty)):
-            return only(self.example, here)
+            return self.example.only(here)
         return safe_set
 
     def code(self, member: Member) -> Array:

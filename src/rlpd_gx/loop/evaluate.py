@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from rlpd_gx.learner import Sac
+from rlpd_gx.learner import Learner
 from rlpd_gx.loop.environments import Environments
 from rlpd_gx.types import Episode, Tally, Transition
 
@@ -50,7 +50,7 @@ class Evaluation:
 
 
 def evaluate(
-    learner: Sac,
+    learner: Learner,
     environments: Environments,
     episodes: int,
     seed: int,

@@ -5,14 +5,16 @@ from dataclasses import dataclass
 from typing import Any
 
 from rlpd_gx import guards
-from rlpd_gx.envs.making import make
 from rlpd_gx.errors import GxError
 from rlpd_gx.guardian import Guardian
-from rlpd_gx.guardian.named import BESIDE_RULES, guard_options
+from rlpd_gx.guardian.named import BESIDE_RULES
 from rlpd_gx.loop.task import Task
 from rlpd_gx.rules import Atom, conjuncts, fingerprint, unreadable
 
-OPTIONS = ("state", *BESIDE_RULES)
+OPTIONS = (
+    "state",
+    *(name for name in BESIDE_RULES if name != "embedding"),
+)  # which the rules' fingerprint covers
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,11 +43,7 @@ class GuardIdentity:
         run, guardian = task.config.run, task.example.guardian
         if not run.rules or guardian is None:
             return cls({}, ())
-        env = make(run.env, **run.env_kwargs)
-        rules, options = guard_options(env, run.rules, run.rules_state)
-        found = cls.of(rules, options, run.guard, guardian)
-        env.close()
-        return found
+        return cls.of(task.example.rules, task.example.options, run.guard, guardian)
 
     def refuse_changes(
         self, saved: Mapping[str, str], source: str, rules: str, since: str, remedy: str

@@ -16,7 +16,6 @@ from rlpd_gx.guardian import GuardedEnv, Guardian
 from rlpd_gx.guardian.named import named_rules
 from rlpd_gx.guardian.reading import batch_of_one
 from rlpd_gx.loading import load
-from rlpd_gx.loop.sets import everything
 from rlpd_gx.replay.offline import LiveSafeSets, OfflineDataset, formats, with_safe_sets
 from rlpd_gx.replay.offline.cache import is_dataset
 from rlpd_gx.replay.offline.safe_sets import Missing
@@ -60,7 +59,7 @@ def with_rules(
         StoredStates(guardian, read) if live is None or read is not None else None,
         guardian.fingerprint,
         missing=missing,
-        everything_allowed=everything(_example(world, guardian, live)) if missing == "assume-all" else None,
+        everything_allowed=_example(world, guardian, live).everything() if missing == "assume-all" else None,
         state_fingerprint=fingerprint(read) if read is not None else None,
         unreadable=unreadable,
     )

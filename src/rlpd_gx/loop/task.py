@@ -18,7 +18,7 @@ from rlpd_gx.envs.making import make
 from rlpd_gx.errors import GxError
 from rlpd_gx.guardian import GuardedEnv, Guardian
 from rlpd_gx.guardian.named import guard_options
-from rlpd_gx.learner import Sac, SacContinuous, SacDiscrete, trainable_devices
+from rlpd_gx.learner import Learner, Sac, SacContinuous, SacDiscrete, trainable_devices
 from rlpd_gx.loop import offline_rules
 from rlpd_gx.loop.environments import Environments
 from rlpd_gx.replay import samplers
@@ -38,6 +38,12 @@ class Task:
 
     def make_env(self, *, evaluation: bool = False, audit: Path | None = None) -> gym.Env:
         """One environment behind its guard; without rules, the bare environment."""
+        return self._guarded(evaluation=evaluation, audit=audit)[0]
+
+    def _guarded(
+        self, *, evaluation: bool = False, audit: Path | None = None
+    ) -> tuple[gym.Env, Any, dict[str, Any]]:
+        """An environment behind its guard, its rules and the options of the guard."""
         run = self.config.run
         kwargs = run.env_kwargs | (dict(describe(run.env).evaluation_kwargs) if evaluation else {})
         try:
@@ -45,9 +51,10 @@ class Task:
         except TypeError as error:
             raise GxError(f"--env-kwargs {run.env_kwargs} do not fit {run.env}: {error}") from None
         if not run.rules:
-            return env
+            return env, None, {}
         rules, options = guard_options(env, run.rules, run.rules_state)
-        return self.guard.environment(env, rules, audit=None if audit is None else str(audit), **options)
+        file = None if audit is None else str(audit)
+        return self.guard.environment(env, rules, audit=file, **options), rules, options
 
     @property
     def guard(self) -> guards.Guard:
@@ -59,7 +66,7 @@ class Task:
         """Spaces and the form of safe sets, from one environment that is closed again."""
         with warnings.catch_warnings():  # the training environments will say it
             warnings.simplefilter("ignore", UserWarning)
-            env = self.make_env()
+            env, rules, options = self._guarded()
         env.reset(seed=self.config.run.seed)
         safe_set = env.safe_set() if isinstance(env, GuardedEnv) else None
         example = Example(
@@ -69,6 +76,8 @@ class Task:
             guardian=env.guardian if isinstance(env, GuardedEnv) else None,
             safe_set=safe_set,
             embedding=getattr(safe_set, "embedding", None),
+            rules=rules,
+            options=options,
         )
         env.close()
         return example
@@ -163,10 +172,10 @@ class Task:
             return SacContinuous(config, example.observation_space, example.action_space, **common)
         raise GxError(f"the Learner acts in Discrete and Box spaces, not {example.action_space}")
 
-    def sampler(self, learner: Sac) -> samplers.Sampler:
+    def sampler(self, learner: Learner) -> samplers.Sampler:
         """Which rows make a minibatch."""
         name = self.config.data.sampler
-        if name == "tree-backup" and not isinstance(learner, SacDiscrete):
+        if name == "tree-backup" and not isinstance(self.example.action_space, gym.spaces.Discrete):
             raise GxError("--sampler tree-backup needs discrete actions; choose span or span-cut")
         make: dict[str, Callable[[], samplers.Sampler]] = {
             "uniform": samplers.Uniform,
@@ -206,6 +215,10 @@ class Example:
     guardian: Guardian | None
     safe_set: SafeSet | None
     embedding: Array | None
+    rules: Any
+    """A rule, several, or None."""
+    options: dict[str, Any]
+    """What the rules' module says beside them: options of `GuardedEnv`."""
 
     @property
     def spec(self) -> Spec | None:

@@ -17,7 +17,7 @@ from rlpd_gx import trees
 from rlpd_gx.envs.description import describe
 from rlpd_gx.errors import GxError
 from rlpd_gx.guardian import Audit, GuardedEnv
-from rlpd_gx.learner import Diverged
+from rlpd_gx.learner import Diverged, Learner
 from rlpd_gx.loop.evaluate import Evaluation, count, evaluate
 from rlpd_gx.loop.run_folder import RunFolder
 from rlpd_gx.loop.task import Task
@@ -53,7 +53,7 @@ class Trainer:
         self.task, self.folder, self.watchers = task, folder, watchers
         self.guard = task.guard
         torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", 1)))  # equal threads give equal numbers
-        self.learner = task.learner()
+        self.learner: Learner = task.learner()
         offline = task.offline
         self.online = Ring(task.layout, min(data.buffer_size, run.steps * 2 + 2 * run.num_envs), run.num_envs)
         sampling, proposing = np.random.SeedSequence(run.seed).spawn(2)
@@ -126,7 +126,7 @@ class Trainer:
         blocks, self.owed_updates = divmod(self.owed_updates, self.task.config.data.update_every)
         return blocks
 
-    def learn(self, batch: Batch) -> None:
+    def learn(self, batch: Batch[Array]) -> None:
         """One block of updates; a minibatch that makes the loss infinite is kept for inspection."""
         if self.updates == 0 and self.task.config.learner.normalise:
             self.calibrate()
@@ -135,7 +135,7 @@ class Trainer:
             self.window.learned(self.learner.update(batch, progress=progress))
         except Diverged as error:
             path = self.folder.path / "diverged.npz"
-            minibatch = trees.index(trees.named_leaves(batch.arrays()), error.minibatch)
+            minibatch = trees.named_leaves(batch.minibatch(error.minibatch).arrays())
             np.savez(path, **minibatch)
             raise GxError(
                 f"step {self.step}: {error}; that minibatch is in {path}, and the last checkpoint is unchanged"

@@ -1,6 +1,6 @@
 """Row-per-step columns (HDF5, npz, CSV, Parquet) cut into episodes."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -42,14 +42,14 @@ def rename(found: Mapping[str, Array], mapping: Mapping[str, str] | None, file: 
     return columns
 
 
-def source(found: Mapping[str, Array], file: Path, **facts: Any) -> Source:
-    """The episodes of `[N, ...]` columns. Columns without numbers are left out, or refused if they are needed."""
-    columns, left_out = {}, []
-    for name, column in found.items():
-        if name in KNOWN or is_numeric(column):
-            columns[name] = numbers(file, name, column)
-        else:
-            left_out.append(name)
+def source(found: Mapping[str, Array], file: Path, left_out: Sequence[str] = (), **facts: Any) -> Source:
+    """The episodes of `[N, ...]` columns.
+
+    Columns without numbers are left out, as the reader did already with those in `left_out`, or refused if they
+    are needed.
+    """
+    left_out = [*left_out, *(name for name in found if name not in KNOWN and not is_numeric(found[name]))]
+    columns = {name: numbers(file, name, column) for name, column in found.items() if name not in left_out}
     rows = _check(columns, file)
     source = Source(episodes=iter(()), total_steps=rows, **facts)
     if left_out:

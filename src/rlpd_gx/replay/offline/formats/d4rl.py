@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -29,7 +30,9 @@ def read(path: Path, mapping: Mapping[str, str] | None = None) -> Source:
     with reading(path), h5py.File(path, "r") as file:
         attributes = dict(file.attrs)
         found = {name: np.asarray(node[()]) for name, node in hdf5.datasets(file, path).items() if node.ndim}
-        facts = {fact: _text(attributes.get(fact)) for fact in ("env_id", "rules_fingerprint")}
+        facts: dict[str, Any] = {
+            fact: _text(attributes.get(fact)) for fact in ("env_id", "rules_fingerprint")
+        }
     columns = flat.rename(found, mapping, path)
     # Datasets of another length under metadata/ or similar describe the file, not its steps.
     rows = len(columns.get("rewards", ()))

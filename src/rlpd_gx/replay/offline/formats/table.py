@@ -32,7 +32,7 @@ def read(path: Path, mapping: Mapping[str, str | Sequence[str]] | None = None) -
     except ImportError:
         raise missing_extra("pyarrow", "data") from None
     with reading(path, "repair it or export it again"):
-        table = parquet_table(path) if first_bytes(path, 4) == b"PAR1" else csv.read_csv(path)
+        table = _parquet_table(path) if first_bytes(path, 4) == b"PAR1" else csv.read_csv(path)
         found = table.column_names
         if len(set(found)) < len(found):
             raise GxError(f"{path}: two columns have one name (found: {', '.join(found)}); rename one")
@@ -56,13 +56,10 @@ def read(path: Path, mapping: Mapping[str, str | Sequence[str]] | None = None) -
         name for name in others if name not in flat.KNOWN and not _is_number(table.schema.field(name).type)
     ]
     columns |= {name: _column(table, name, path) for name in others if name not in left_out}
-    source = flat.source(columns, path, names=names)
-    if left_out:
-        source.notes.append(f"columns without numbers are left out: {', '.join(left_out)}")
-    return source
+    return flat.source(columns, path, left_out, names=names)
 
 
-def parquet_table(path: Path) -> Any:
+def _parquet_table(path: Path) -> Any:
     """A Parquet file, its page checksums verified where it has any."""
     from pyarrow import parquet
 
