@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from rule_modules import MODULES, UNREADABLE, WHOLE, written
+from torture._rule_modules import MODULES, UNREADABLE, WHOLE, written
 
 Found = dict[str, tuple[str, str, list[str]]]
 
@@ -15,7 +15,7 @@ Found = dict[str, tuple[str, str, list[str]]]
 def fingerprints(folders: dict[str, Path], seed: int) -> Found:
     """What a new process says: for each row the fingerprint before and after the rule ran, and what is unreadable."""
     done = subprocess.run(
-        [sys.executable, str(Path(__file__).parent / "rule_modules.py")],
+        [sys.executable, "-m", "torture._rule_modules"],
         input=json.dumps([str(folder) for folder in folders.values()]),
         capture_output=True,
         text=True,

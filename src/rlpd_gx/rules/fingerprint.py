@@ -143,7 +143,7 @@ class _Reader:
         """What cannot be read."""
         where = ".".join(self._where)
         self.unreadable.append(f"{what} in {where}" if where else what)
-        self.put("unreadable", _THIS_PROCESS)
+        self.put("unreadable", _THIS_PROCESS, str(os.getpid()))  # a forked process is another one
 
     def _once(self, thing: Any, part: Callable[[Any], None]) -> None:
         if id(thing) in self._seen:
