@@ -90,8 +90,8 @@ lengths = st.lists(st.integers(1, 14), min_size=1, max_size=6)
     interval=st.integers(1, 6),
     seed=st.integers(0, 10**6),
 )
-def test_any_episodes_any_seam(online, offline, name, envs, rows_per_env, stack, interval, seed):
-    told = online_story(FRAMES, online, envs, rows_per_env)
+def test_any_episodes_any_seam(online, offline, name, num_envs, rows_per_env, stack, interval, seed):
+    told = online_story(FRAMES, online, num_envs, rows_per_env)
     fixed_data = offline_story(FRAMES, offline)
     _, batch = sample(
         told, fixed_data, SAMPLERS[name], stack=stack, interval=interval, seed=seed, batch_size=8, updates=2
@@ -178,9 +178,9 @@ def check_sample(sampler, online, *, stack, interval):
     seed=st.integers(0, 10**6),
 )
 def test_windows_are_whole_wherever_the_episode_has_room(
-    told, envs, rows_per_env, width, interval, stack, count, seed
+    told, num_envs, rows_per_env, width, interval, stack, count, seed
 ):
-    story = online_story(FRAMES, told, envs, rows_per_env)
+    story = online_story(FRAMES, told, num_envs, rows_per_env)
     if story.usable(stack):
         generator = np.random.default_rng(seed)
         draw = Stride(width).draw(story.ring.extent, (2, count), interval, stack, generator)
