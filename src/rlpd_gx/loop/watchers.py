@@ -71,7 +71,7 @@ class Progress:
                 self._print("  ".join(self.facts(self.trainer)))
 
     def facts(self, trainer: Trainer) -> list[str]:
-        """What there is to say about the run so far; what is not known yet is left out."""
+        """Facts about the run so far; what is not known yet is left out."""
         steps = trainer.task.config.run.steps
         known = {
             "return": trainer.last_score, "evaluated": self.evaluation, "corrections": 100 * self.correction_rate
@@ -130,14 +130,22 @@ class TensorBoard:
 
         self.writer = SummaryWriter(str(folder / "tensorboard"), purge_step=step + 1)
         self.speed = Speed()
+        self.trainer: Trainer | None = None
 
     def step(self, trainer: Trainer) -> None:
         """Only the clock is read between rows."""
+        self.trainer = trainer
         self.speed.at(trainer.step)
 
     def row(self, kind: str, step: int, values: dict[str, Any]) -> None:
         """Write the numbers of a row."""
+        watched = self.trainer is not None and self.trainer.watches_unsafe_events
+        corrects = self.trainer is not None and self.trainer.corrects
         for name, value in values.items():
+            if (name.startswith("unsafe_event") and not watched) or (
+                name in ("interventions_rate", "corrections_rate") and not corrects
+            ):
+                continue
             tag = SCALARS.get((kind, name), f"train/{name}" if kind == "train" else None)
             if tag is not None and isinstance(value, int | float):
                 self.writer.add_scalar(tag, value, step)
