@@ -42,7 +42,9 @@ def offline_story(layout, lengths) -> Story:
 
 
 def online_story(layout, lengths, num_envs=2, rows_per_env=12) -> Story:
-    return tell(Story(layout, num_envs, rows_per_env, Ring(layout, num_envs * rows_per_env, num_envs)), lengths)
+    return tell(
+        Story(layout, num_envs, rows_per_env, Ring(layout, num_envs * rows_per_env, num_envs)), lengths
+    )
 
 
 def sample(online, offline, sampler, *, stack=1, interval=1, mix=0.5, seed=0, batch_size=24, updates=3):

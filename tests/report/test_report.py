@@ -3,7 +3,7 @@ import re
 from html.parser import HTMLParser
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from rlpd_gx.errors import GxError
@@ -277,6 +277,8 @@ def test_one_evaluation_is_a_sentence_not_an_empty_chart(tmp_path):
     assert "one evaluation episode" not in found.text()
 
 
+@example(last=2_500, width=720)  # a label on the right edge
+@example(last=1_250_000, width=350)
 @given(last=st.integers(1, 10**8), width=st.sampled_from([350, 720]))
 def test_no_label_is_clipped(last, width):
     drawn = chart([Series("x", ([0.0, float(last)], [0.0, 1.0]))], last, width=width)

@@ -10,7 +10,7 @@ COMMANDS = {  # words -> (module:function, one line)
     "evaluate": ("train:evaluate", "Play the policy of a run under its guard."),
     "guard": ("guard:guard", "Try rules on an environment."),
     "collect": ("collect:collect", "Record a dataset."),
-    "data convert": ("data:convert", "Read a dataset of any format once."),
+    "data convert": ("data:convert", "Convert a dataset of any format."),
     "data audit": ("data:audit", "Show what is in a dataset."),
     "data list": ("data:list_", "List the datasets in the cache."),
     "export": ("export:export", "Write policy and guard of a run."),

@@ -45,7 +45,7 @@ def collect(
     from rlpd_gx.replay.offline.formats.minari import FINGERPRINT, SPEC
 
     if episodes is None and steps is None:
-        raise GxError("say how much to collect: --episodes or --steps")
+        raise GxError("give the amount to collect: --episodes or --steps")
     world = _make(env, env_kwargs)
     facts: dict[str, Any] = {"policy": policy, "epsilon": epsilon or [0.0], "seed": seed}
     unsafe_event = safe_set = None

@@ -49,15 +49,15 @@ def convert(
         ),
     ] = None,
 ) -> None:
-    """Read a dataset once, so that it opens at once from then on."""
+    """Convert a dataset, so that it opens immediately from then on."""
     if where and out is None:
-        raise GxError("the cache holds whole datasets; say with --out where the steps picked by --where go")
+        raise GxError("the cache holds whole datasets; give --out, a folder for the steps that --where keeps")
     if rules is not None and out is None:
         raise GxError(
-            "the cache holds datasets as they are; say with --out where the one with safe sets goes"
+            "the cache holds datasets without rules; give --out, a folder for the one with safe sets"
         )
     if rules is None and (state or offline_safe_sets):
-        raise GxError("--state and --offline-safe-sets say how rules read the data; name them with --rules")
+        raise GxError("--state and --offline-safe-sets define how rules read the data; give --rules")
     more = {}
     if rules is not None and state is None:
         from rlpd_gx.loop.offline_rules import while_replayed

@@ -30,7 +30,7 @@ def train(
     resume: Annotated[Path | None, Option("Resume the run in this folder.")] = None,
     compare: Annotated[bool, Option("Then train without a guard, with the same budget and seed.")] = False,
     quiet: Annotated[bool, Option("Print results and errors only.")] = False,
-    help: Annotated[bool, Option("Show the settings that people use first.")] = False,
+    help: Annotated[bool, Option("Show the settings that people use first.", short="h")] = False,
     help_all: Annotated[bool, Option("Show every setting.")] = False,
     **settings: Any,
 ) -> None:

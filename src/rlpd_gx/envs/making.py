@@ -44,7 +44,8 @@ def make(env_id: str, **options: Any) -> gym.Env:
         raise GxError(f"--env {env_id}: {error}") from None
     except Exception as error:  # whatever the code of an environment raises
         if isinstance(error, TypeError) and options:
-            raise GxError(f"--env-kwargs {options} do not fit {env_id}: {error}") from None
+            reason = str(error).partition(" was raised from")[0]  # Gymnasium repeats name and kwargs
+            raise GxError(f"--env-kwargs {options} do not fit {env_id}: {reason}") from None
         raise GxError(f"--env {env_id} {raised(error)}") from error
 
 

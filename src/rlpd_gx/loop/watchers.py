@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 from rlpd_gx.loop.train import Trainer, Watcher
 
 if TYPE_CHECKING:
-    from rich.progress import Progress as Bar
+    from rich.progress import Progress as Live
 
 SCALARS = {  # column of a row of metrics -> its name in TensorBoard
     ("evaluation", "mean"): "eval/return",
@@ -29,23 +29,23 @@ SCALARS = {  # column of a row of metrics -> its name in TensorBoard
 
 
 class Progress:
-    """A bar on a terminal; elsewhere one plain line at each `log_every`. Use it as a context manager."""
+    """A live line on a terminal; elsewhere one plain line at each `log_every`. Use it as a context manager."""
 
     def __init__(self, stream: TextIO, *, quiet: bool = False) -> None:
         self.stream, self.quiet = stream, quiet
-        self.bar: Bar | None = None if quiet or not stream.isatty() else _bar()
+        self.live: Live | None = None if quiet or not stream.isatty() else _live()
         self.trainer: Trainer | None = None
         self.evaluation = self.correction_rate = math.nan
         self.speed = Speed()
 
     def __enter__(self) -> "Progress":
-        if self.bar is not None:
-            self.bar.start()
+        if self.live is not None:
+            self.live.start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self.bar is not None:
-            self.bar.stop()
+        if self.live is not None:
+            self.live.stop()
 
     def step(self, trainer: Trainer) -> None:
         """Show where the run is."""
@@ -55,9 +55,11 @@ class Progress:
             self._warm_start(trainer.warm_updates, run.warm_start_updates, trainer.task.config.data.updates)
             return
         self.speed.at(trainer.step)
-        if self.bar is not None:
+        if self.live is not None:
             text = "  ".join(self.facts(trainer))
-            self.bar.update(self.bar.task_ids[0], completed=trainer.step, total=max(run.steps, 1), text=text)
+            self.live.update(
+                self.live.task_ids[0], completed=trainer.step, total=max(run.steps, 1), text=text
+            )
 
     def row(self, kind: str, step: int, values: dict[str, Any]) -> None:
         """Remember the last evaluation; print a line with each row of training."""
@@ -71,7 +73,7 @@ class Progress:
                 self._print("  ".join(self.facts(self.trainer)))
 
     def facts(self, trainer: Trainer) -> list[str]:
-        """What there is to say about the run so far; what is not known yet is left out."""
+        """Facts about the run so far; what is not known yet is left out."""
         steps = trainer.task.config.run.steps
         known = {
             "return": trainer.last_score, "evaluated": self.evaluation, "corrections": 100 * self.correction_rate
@@ -91,14 +93,14 @@ class Progress:
     def _warm_start(self, done: int, total: int, block: int) -> None:
         assert self.trainer is not None
         text = f"warm start: {done:,}/{total:,} updates"
-        if self.bar is not None:
-            self.bar.update(self.bar.task_ids[0], completed=done, total=total, text=text)
+        if self.live is not None:
+            self.live.update(self.live.task_ids[0], completed=done, total=total, text=text)
         every = self.trainer.task.config.run.log_every
         if done // every > (done - block) // every:
             self._print(text)
 
     def _print(self, text: str) -> None:
-        if self.bar is None and not self.quiet:
+        if self.live is None and not self.quiet:
             print(text, file=self.stream, flush=True)
 
 
@@ -130,14 +132,22 @@ class TensorBoard:
 
         self.writer = SummaryWriter(str(folder / "tensorboard"), purge_step=step + 1)
         self.speed = Speed()
+        self.trainer: Trainer | None = None
 
     def step(self, trainer: Trainer) -> None:
         """Only the clock is read between rows."""
+        self.trainer = trainer
         self.speed.at(trainer.step)
 
     def row(self, kind: str, step: int, values: dict[str, Any]) -> None:
         """Write the numbers of a row."""
+        watched = self.trainer is not None and self.trainer.watches_unsafe_events
+        corrects = self.trainer is not None and self.trainer.corrects
         for name, value in values.items():
+            if (name.startswith("unsafe_event") and not watched) or (
+                name in ("interventions_rate", "corrections_rate") and not corrects
+            ):
+                continue
             tag = SCALARS.get((kind, name), f"train/{name}" if kind == "train" else None)
             if tag is not None and isinstance(value, int | float):
                 self.writer.add_scalar(tag, value, step)
@@ -161,15 +171,15 @@ def duration(seconds: float) -> str:
     return f"{minutes} min {rest:02d} s" if minutes else f"{rest} s"
 
 
-def _bar() -> "Bar":
+def _live() -> "Live":
     from rich.console import Console
-    from rich.progress import BarColumn, Progress, TextColumn
+    from rich.progress import Progress, TextColumn
+    from rich.table import Column
 
-    bar = Progress(
-        BarColumn(bar_width=20),
-        TextColumn("{task.fields[text]}", markup=False),
+    live = Progress(
+        TextColumn("{task.fields[text]}", markup=False, table_column=Column()),  # wraps where it is too long
         console=Console(stderr=True),
         transient=True,
     )
-    bar.add_task("", total=1, text="")
-    return bar
+    live.add_task("", total=1, text="")
+    return live

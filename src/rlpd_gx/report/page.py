@@ -265,7 +265,7 @@ def _nested(title: str, values: Mapping[str, Any]) -> Iterable[str]:
 def _again(run: Run) -> str:
     config = {key: value for key, value in run.config.items() if key != "command"}
     command = run.config.get("command")
-    told = (
+    shown_command = (
         f'<pre class="command"><code>{escape(str(command))}</code></pre>'
         if command
         else "<p class='empty'>The command is not known: config.json does not hold it.</p>"
@@ -280,7 +280,7 @@ def _again(run: Run) -> str:
         if run.versions
         else "<p class='empty'>The versions are not known.</p>"
     )
-    return f"{told}<h3>Settings</h3>{settings}<h3>Versions</h3>{versions}"
+    return f"{shown_command}<h3>Settings</h3>{settings}<h3>Versions</h3>{versions}"
 
 
 def _figure(
