@@ -17,6 +17,7 @@ from rlpd_gx.deploy.export import Policy
 from rlpd_gx.deploy.export import load_policy as load
 from rlpd_gx.envs.description import describe
 from rlpd_gx.errors import GxError
+from rlpd_gx.loading import GIVEN
 from rlpd_gx.loop.configure import configure
 from rlpd_gx.loop.evaluate import evaluate
 from rlpd_gx.loop.resume import Saver, load_learner, resume
@@ -28,7 +29,6 @@ from rlpd_gx.replay.offline import OfflineDataset
 from rlpd_gx.report import write_report
 from rlpd_gx.rules import Rule
 
-GIVEN = "given_to_rlpd_gx"  # modules of this name hold objects that were handed over in Python
 Rules = Rule | Iterable[Rule] | Callable[[gym.Env], Any] | str
 
 
@@ -71,10 +71,22 @@ def train(
 
 
 class Run:
-    """A run folder: the policy in it, what it is worth, and how to continue."""
+    """A run folder: the policy in it, what it is worth, and how to continue.
 
-    def __init__(self, folder: str | Path) -> None:
+    A run that was begun from Python objects in another process needs them again: `Run(folder, env=..., rules=...)`.
+    """
+
+    def __init__(
+        self,
+        folder: str | Path,
+        *,
+        env: Any = None,
+        rules: Any = None,
+        guard_options: Mapping[str, Any] | None = None,
+    ) -> None:
         self.folder = Path(folder)
+        if env is not None or rules is not None:
+            given_again(self.folder, env=env, rules=rules, **(guard_options or {}))
 
     @property
     def result(self) -> dict[str, Any]:
@@ -115,6 +127,12 @@ def begin(config: Config, folder: Path, *, command: str | None = None, progress:
     check(task)
     if progress and not config.run.rules:
         print("no rules: training without a guard", file=sys.stderr)
+    elif progress and task.unbacked_rules:
+        print(
+            f"note: {', '.join(task.unbacked_rules)}: enforced at execution, but left out of the value backup, since a "
+            "predicate or margin over continuous actions cannot be stored",
+            file=sys.stderr,
+        )
     made = RunFolder.create(folder, config, command or shlex.join(["rlpd-gx", *sys.argv[1:]]))
     trainer, save = Trainer(task, made), Saver(made)
     trainer.begin()
@@ -155,6 +173,15 @@ def _finished(trainer: Trainer, save: Saver, progress: bool) -> Run:
         trainer.watchers = (line, *trackers(trainer))
         trainer.train(save)
     return Run(trainer.folder.path)
+
+
+def given_again(folder: Path, **objects: Any) -> None:
+    """Hand over the objects of a run that was begun in another process, under the names its settings have."""
+    asked = RunFolder(folder).asked()
+    for name in {str(asked[key]).partition(":")[0] for key in ("env", "rules")}:
+        if name.startswith(GIVEN):
+            sys.modules[name] = ModuleType(name)
+            vars(sys.modules[name]).update(objects)
 
 
 def _given(env: Any, rules: Any, options: Mapping[str, Any] | None) -> ModuleType:
