@@ -92,9 +92,12 @@ def test_two_falls_of_boxing_in_one_step_are_not_hidden_by_points_won():
     env = atari.make("Boxing")
     env.reset(seed=0)
     rng = np.random.default_rng(0)
+    lost = 0
     for _ in range(600):
         *_, info = env.step(int(rng.integers(18)))
         assert info["unsafe_event"] or info["raw_reward"] >= 0
+        lost += info["raw_reward"] < 0
+    assert lost > 0
 
 
 def test_oxygen_falls_under_water_and_a_life_is_lost_without_it():
