@@ -10,8 +10,9 @@ What counts:
   that is used in any other way (passed on, given another name, read with getattr) counts with everything in it.
 - classes with their bases, objects with their class and all attributes, arrays with their bytes, dicts in their order.
 - decorated, cached and partial functions: what they wrap.
-- installed packages and the standard library: by the name of what is used, not by its code; plain data in an installed
-  package by value. What a package makes when it is called (a wrapper, an interpolator) counts by its contents.
+- installed packages, the standard library and rlpd-gx itself, apart from the rules in `rlpd_gx.envs`: by the name of
+  what is used, not by its code; plain data in an installed package by value. What a package makes when it is called
+  (a wrapper, an interpolator) counts by its contents.
 
 What nobody can read (an open file, a compiled module of one's own, `eval`, `open` or `importlib` called by the rule,
 the process environment) gets a text that no other process shares, so that nothing stored is ever taken to match;
@@ -80,10 +81,12 @@ _BOOKKEEPING = {
     "__module__",
     "__orig_bases__",
     "__parameters__",
+    "__slotnames__",
     "__static_attributes__",
     "__type_params__",
     "__weakref__",
     "_abc_impl",
+    "_value2member_map_",
 }
 _ELSEWHERE = (  # what brings in things that are not in the code
     *("builtins.eval", "builtins.exec", "builtins.compile", "builtins.__import__", "builtins.globals"),
@@ -91,6 +94,7 @@ _ELSEWHERE = (  # what brings in things that are not in the code
     *("sys.modules", "sys.argv", "importlib", "_frozen_importlib", "ctypes", "runpy", "pkgutil"),
     *("numpy.load", "numpy.loadtxt", "numpy.genfromtxt", "numpy.fromfile", "numpy.memmap"),
 )
+_OUR_RULES = ("rlpd_gx.envs.", "rlpd_gx.experiments.")  # the rest of this package is a library to rules
 _FILE_READERS = {"read_text", "read_bytes"}  # of a path
 _STANDARD_LIBRARY = {os.path.realpath(p) for n in ("stdlib", "platstdlib") if (p := sysconfig.get_path(n))}
 
@@ -231,7 +235,10 @@ class _Reader:
 
     def _is_library(self, name: str) -> bool:
         """Whether a module is not the rule's own code: built in, or installed with another package."""
-        if name.partition(".")[0] in self._own or name not in sys.modules:
+        package = name.partition(".")[0]
+        if package == "rlpd_gx":  # the same text whether this package is installed or not
+            return not f"{name}.".startswith(_OUR_RULES)
+        if package in self._own or name not in sys.modules:
             return False
         return _is_installed(sys.modules[name])
 
@@ -258,8 +265,11 @@ class _Reader:
         self.read(function.__code__)
         self.read_all((function.__defaults__, function.__kwdefaults__))
         self.read_named(vars(function), ("__doc__",))
-        cells = zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)
-        self._names(function.__code__, function.__globals__, {name: _content(cell) for name, cell in cells})
+        names, cells = function.__code__.co_freevars, [_content(c) for c in function.__closure__ or ()]
+        if self._is_library(_address(function)[0]):  # made by a package: its own globals count by their names
+            self.read_all(cells)
+        else:
+            self._names(function.__code__, function.__globals__, dict(zip(names, cells, strict=True)))
 
     def _code(self, code: types.CodeType) -> None:
         said = analyse(code)
@@ -339,6 +349,8 @@ class _Reader:
 
     def _class(self, kind: type) -> None:
         self.put("class", kind.__qualname__)
+        if kind.__module__ == "builtins":  # such as type(None), which has no public name
+            return
         if not kind.__flags__ & 1 << 9:  # made by compiled code, not by a class statement
             self.mark(f"the compiled class {kind.__qualname__}")
         if type(kind) is not type:
@@ -370,7 +382,7 @@ class _Reader:
         if isinstance(getattr(thing, "py_func", None), types.FunctionType):  # numba
             self.read(thing.py_func)
             return
-        own = not self._is_library_name(kind)
+        own = kind.__module__ != "builtins" and not self._is_library_name(kind)
         if own:
             self.read(kind)
             self.read_named(_state(thing))
@@ -380,7 +392,7 @@ class _Reader:
         bases = [
             b for b in kind.__mro__ if self._is_library_name(b) and b not in _NO_STATE and b not in _BASES
         ]
-        if bases:
+        if bases or not own:
             self._reduced(thing)
 
     def _reduced(self, thing: Any) -> None:
@@ -438,7 +450,7 @@ _SIMPLE: dict[type, Callable[[Any], tuple[Any, ...]]] = {
 
 
 def _read(things: tuple[Any, ...]) -> _Reader:
-    own = {"__main__", "rlpd_gx"}  # the same text whether this package is installed or not
+    own = {"__main__"}
     for thing in things:
         own |= {name.partition(".")[0] for name in _homes(thing, [])}
     reader = _Reader(frozenset(own - {"builtins", "functools"}))
