@@ -1,9 +1,9 @@
-"""How close the Learner comes to the machine: a critic update beside bare matrix products, and the loop's own share.
+"""Speed of a critic update beside bare matrix products, and the share of time that the loop itself takes.
 
     python -m bench.learner
 
-All take turns within one run, and the best turn of each counts. The products are those of the update itself:
-forward, and backward for weights and inputs.
+All are timed in turn within one process, and the fastest time of each counts. GFLOPS of an update count its matrix
+products: forward, and backward for weights and inputs.
 """
 
 import argparse
@@ -47,11 +47,11 @@ def block(updates):
 
 
 def gflops_of_update(subset):
-    """Of one critic update: target forward of the subset, forward and backward of all critics."""
+    """One critic update: forward of the target subset, forward and backward of all critics."""
     inputs = OBSERVATION + ACTION
     layers = [(inputs, HIDDEN), (HIDDEN, HIDDEN), (HIDDEN, 1)]
     forward = sum(2 * BATCH * i * o for i, o in layers)
-    backward = 2 * forward - 2 * BATCH * inputs * HIDDEN  # nobody needs the gradient of the input
+    backward = 2 * forward - 2 * BATCH * inputs * HIDDEN  # the input needs no gradient
     return (CRITICS * (forward + backward) + subset * forward) / 1e9
 
 
@@ -62,7 +62,7 @@ def timed(function):
 
 
 def updates_of(learner, batch):
-    """A block of critic updates, the next policies they need included."""
+    """A block of critic updates, including the next policies they need."""
     minibatches = [learner._minibatch(batch, i) for i in range(UPDATES)]
 
     def update():
@@ -92,7 +92,7 @@ def critic(console, threads):
         "plain product 2048^3": (lambda: square @ square, 2 * 2048**3 / 1e9),
     }
     for function, _ in rivals.values():
-        function()  # compiles, and wakes the caches
+        function()  # compiles, and warms up
     times = {name: [] for name in rivals}
     for _ in range(15):
         for name, (function, _) in rivals.items():
@@ -111,7 +111,7 @@ def critic(console, threads):
 
 
 def loop(console, steps):
-    """Time outside environment and updates, as a share, with RLPD's own sizes and a guard."""
+    """Fraction of time outside environment and updates, with the sizes of RLPD and a guard."""
     folder = Path(tempfile.mkdtemp())
     values = {"env": "Hopper-v5", "rules": "rlpd_gx.envs.mujoco:power", "steps": steps, "learning_starts": 50,
               "evaluate_every": 0, "evaluation_episodes": 1, "utd": 2}  # fmt: skip

@@ -22,7 +22,7 @@ import rlpd_gx as gx
 from rlpd_gx.envs.atari import GAMES, AtariEnv, Lookahead, emulator_state, make
 
 PLAIN_DEPTH = {"Seaquest": 40, "MsPacman": 32, "Qbert": 24, "Breakout": 20}
-FORGOTTEN = {"simulated_steps": 0, "lanes": []}
+FORGOTTEN = {"simulated_steps": 0, "environments": []}
 
 
 def parts(console, turns=400):

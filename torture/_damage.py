@@ -144,13 +144,13 @@ def bomb(kind: str) -> bytes:
     """320 MiB of zeros in a few hundred kilobytes: a gzip member, or an .npz with the array `rewards`."""
     out, zeros = io.BytesIO(), bytes(1 << 20)
     if kind == "gzip":
-        with gzip.GzipFile(fileobj=out, mode="wb", compresslevel=1, mtime=0) as stream:
+        with gzip.GzipFile(fileobj=out, mode="wb", compresslevel=9, mtime=0) as stream:
             for _ in range(320):
                 stream.write(zeros)
         return out.getvalue()
     packed = zipfile.ZIP_DEFLATED
     with (
-        zipfile.ZipFile(out, "w", packed, compresslevel=1) as archive,
+        zipfile.ZipFile(out, "w", packed, compresslevel=9) as archive,
         archive.open("rewards.npy", "w") as member,
     ):
         member.write(npy(np.zeros(0, np.uint8), (320 << 20,)))

@@ -32,7 +32,7 @@ def violations(case: Case, actions: np.ndarray) -> np.ndarray:
 def _sides(part: Part, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Where a part surely holds and where it is surely broken [n], [n]."""
     if part.form == "bounds":
-        inside = ((x >= part.first) & (x <= part.second)).all(axis=-1)
+        inside = np.asarray(((x >= part.first) & (x <= part.second)).all(axis=-1))
         return inside, ~inside
     with np.errstate(all="ignore"):
         if part.form == "halfspace":
@@ -44,7 +44,7 @@ def _sides(part: Part, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         excess = terms.sum(axis=-1) - limit
         # twice what d + 4 roundings to nearest can cost
         error = (x.shape[-1] + 4) * 2.0**-52 * (np.abs(terms).sum(axis=-1) + np.abs(limit)) + 1e-290
-        return (excess < -error).all(axis=-1), (excess > error).any(axis=-1)
+        return np.asarray((excess < -error).all(axis=-1)), np.asarray((excess > error).any(axis=-1))
 
 
 def satisfies(case: Case, row: int, action: np.ndarray, room: float = 0.0) -> bool:

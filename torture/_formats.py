@@ -1,5 +1,6 @@
 """Every dataset format: a small valid file, and damage that only someone who knows the format can do."""
 
+import functools
 import gzip
 import io
 import json
@@ -236,6 +237,12 @@ def tf_messages() -> list[bytes]:
     ]
 
 
+@functools.cache
+def endless_number() -> bytes:
+    """A record that is one number of a million bytes; its checksum takes a while."""
+    return _writers.record(b"\xff" * (1 << 20) + b"\x00")
+
+
 def spoil_tfrecord(path: Path, rng: np.random.Generator) -> str:
     """Messages that are wrong under a right checksum, and lengths that are not those of their data."""
     kind = str(rng.choice(["message", "varint", "length", "png", "field", "bomb"]))
@@ -243,8 +250,6 @@ def spoil_tfrecord(path: Path, rng: np.random.Generator) -> str:
     if kind == "message":
         message, what = damaged_bytes(message, rng)
         kind = f"message {what}"
-    elif kind == "varint":
-        message = b"\xff" * (1 << 20) + b"\x00"
     elif kind == "png":
         frame = huge_png(int(rng.choice([2000, 10_000, 20_000, 2**31 - 1])))
         message = _writers.transition(11, o_t=[frame] * 4)
@@ -254,7 +259,7 @@ def spoil_tfrecord(path: Path, rng: np.random.Generator) -> str:
         values = odd[rng.integers(len(odd))]
         message = _writers.transition(11, **{name: values})
         kind = f"{name} is {values!r}"
-    data = _writers.record(good) + _writers.record(message)
+    data = _writers.record(good) + (endless_number() if kind == "varint" else _writers.record(message))
     if kind == "length":
         length = HUGE[rng.integers(len(HUGE))].to_bytes(8, "little")
         data = _writers.record(good) + length + _writers.masked(length) + message

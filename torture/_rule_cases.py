@@ -108,8 +108,8 @@ def ordinary(rng: np.random.Generator, count: int, name: str = "ordinary") -> Ca
     """Rules as people write them: every set has an interior."""
     d = int(rng.integers(1, 13))
     dtype = np.float32 if rng.random() < 0.6 else np.float64
-    low = -rng.choice([1.0, 1.0, 0.4, 2.0], d).astype(dtype)
-    high = rng.choice([1.0, 1.0, 0.4, 2.0], d).astype(dtype)
+    reaches = np.array([1.0, 1.0, 0.4, 2.0])[rng.integers(0, 4, (2, d))]
+    low, high = (-reaches[0]).astype(dtype), reaches[1].astype(dtype)
     simple = rng.random() < 0.7
     branches = 1 if rng.random() < 0.88 else 2
     made, inside = [], None

@@ -23,7 +23,7 @@ import numpy as np
 
 from torture import Row, _writers
 from torture._damage import bomb, damaged_bytes
-from torture._formats import FORMATS, tf_messages
+from torture._formats import FORMATS, endless_number, tf_messages
 
 MEMORY_BYTES = 2 << 30  # address space a trial may take on top of what is loaded
 TRIAL_SECONDS = 20
@@ -90,6 +90,7 @@ class Bench:
             self.right[label] = {self._content(self.paths[label], label, format.name)[0]}
         for kind in ("gzip", "npz"):
             bomb(kind)  # made once, before any child is forked
+        endless_number()
         # A plain TFRecord cut between two records is a shorter TFRecord.
         for count in range(1, len(tf_messages())):
             some = _writers.write_shard(root / "some", tf_messages()[:count], compress=False)

@@ -24,7 +24,7 @@ import rlpd_gx as gx
 from rlpd_gx.files import write_json
 from torture import Row
 from torture._exact_checker import ROOM, violations, witness
-from torture._rule_cases import Case, hostile, ordinary
+from torture._rule_cases import Case, Part, hostile, ordinary
 
 BATCH = {"batched": 50_000, "single": 64, "hostile": 256}
 PROMISES = {
@@ -99,7 +99,19 @@ def _note(counts: Counts, line: str) -> None:
         counts.lines.append(line)
 
 
-# --- ways of asking the Guardian ---------------------------------------------------------------------------------------
+def self_test() -> None:
+    """The checker catches what is planted: an excess that floating point does not see, and a false "inevitable"."""
+    w, c, low = np.ones((3, 2)), np.ones(3), -np.ones(2)
+    inside, above = np.full((3, 2), 0.5), np.nextafter(0.5, 1.0)
+    case = Case("ordinary", np.float64, low, -low, [[Part("l1", w, c)]], inside, 2 * inside)
+    executed = np.array([[0.5, 0.5], [0.5, above], [1.0, 1.0]])
+    counts = Counts()
+    count(case, executed, np.array(["projected", "projected", "inevitable"]), counts, "planted")
+    if (executed[1].sum() > 1, counts.broken, counts.false_inevitable) != (False, 1, 1):
+        raise SystemExit(f"the checker of the soak is broken: it saw {counts}")
+
+
+# --- ways of asking the Guardian ----------------------------------------------------------------------------
 
 
 def batched(case: Case) -> tuple[np.ndarray, np.ndarray]:
@@ -172,7 +184,7 @@ def _in_environment(case: Case, options: dict[str, Any]) -> tuple[np.ndarray, np
 class VectorRecorder(gym.vector.VectorEnv):
     """Eight recorders side by side."""
 
-    metadata = {"autoreset_mode": gym.vector.AutoresetMode.NEXT_STEP}
+    metadata = {"autoreset_mode": gym.vector.AutoresetMode.NEXT_STEP}  # noqa: RUF012
 
     def __init__(self, case: Case, num_envs: int) -> None:
         self.num_envs, self.step_number = num_envs, 0
@@ -214,11 +226,12 @@ def _in_vector_environment(case: Case, options: dict[str, Any]) -> tuple[np.ndar
     return np.array(recorder.executed), np.array(status)
 
 
-# --- running -----------------------------------------------------------------------------------------------------------
+# --- running ------------------------------------------------------------------------------------------------
 
 
 def run(seconds: float, seed: int) -> list[Row]:
     """The attack for a given time."""
+    self_test()
     parts = {part: Counts() for part in BATCH}
     for part, counts in parts.items():
         while counts.seconds < SHARES[part] * seconds:
@@ -247,6 +260,7 @@ def rows(parts: dict[str, Counts]) -> list[Row]:
 
 def run_counts(goals: dict[str, int], seed: int, out: Path | None, say: Callable[[str], None]) -> list[Row]:
     """The attack for given numbers of actions; continues from what `out` holds."""
+    self_test()
     parts = {part: Counts() for part in BATCH}
     if out is not None and out.exists():
         stored = json.loads(out.read_text())
@@ -274,7 +288,7 @@ def run_counts(goals: dict[str, int], seed: int, out: Path | None, say: Callable
 
 def main() -> int:
     """Run by counts. The exit code is 1 if anything broke."""
-    parser = argparse.ArgumentParser(prog="python -m torture.soak", description=__doc__.split("\n")[0])  # type: ignore[union-attr]
+    parser = argparse.ArgumentParser(prog="python -m torture.soak", description=__doc__.split("\n")[0])
     for part in BATCH:
         parser.add_argument(f"--{part}", type=int, default=0, help=f"{part} actions to certify")
     parser.add_argument("--seed", type=int, default=0)

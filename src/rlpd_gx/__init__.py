@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:  # what editors and type checkers see
     from rlpd_gx import envs as envs
     from rlpd_gx import theory as theory
+    from rlpd_gx.api import Run as Run
+    from rlpd_gx.api import train as train
     from rlpd_gx.deploy.export import load_policy as load_policy
     from rlpd_gx.errors import GxError as GxError
     from rlpd_gx.errors import StopEpisode as StopEpisode
@@ -54,9 +56,10 @@ _HOME = {
     ),
     "rlpd_gx.guardian": ("Audit", "GuardedEnv", "GuardedVectorEnv", "Guardian", "VerdictBatch"),
     "rlpd_gx.deploy.export": ("load_policy",),
+    "rlpd_gx.api": ("Run", "train"),
 }
 _MODULE_OF = {name: module for module, names in _HOME.items() for name in names}
-_SUBPACKAGES = ("theory", "envs", "safe_sets")
+_SUBPACKAGES = ("envs", "guards", "metrics", "safe_sets", "theory")
 
 __all__ = ["__version__", *_MODULE_OF, *_SUBPACKAGES]
 

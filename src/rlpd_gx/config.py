@@ -11,13 +11,13 @@ class RunConfig:
     """The task, the guard, and the length of the run."""
 
     env: str = ""
-    """Gymnasium environment such as Hopper-v5, or an Atari game such as Atari/Seaquest-ram."""
+    """Gymnasium environment such as Hopper-v5, Atari game such as Atari/Seaquest-ram, or module:name of your own."""
     env_kwargs: dict[str, Any] = field(default_factory=dict)
-    """Keyword arguments of the environment, as JSON."""
+    """Keyword arguments of the environment as JSON, such as '{"max_episode_steps": 200}'."""
     rules: str = ""
     """module:name of a rule, or of a list of rules that must all hold."""
     guard: str = "guardian"
-    """How the rules are used: guardian, shield, mask, none, or module:name of your own guard."""
+    """How the rules are used; module:name is a guard of your own."""
     rules_state: str = ""
     """module:function (env, observation, info) -> state that the rules read. Default: `state` in the rules' module."""
     offline: str = ""
@@ -48,7 +48,8 @@ class RunConfig:
     """cpu, cuda, mps, or auto for the best available."""
 
     def __post_init__(self) -> None:
-        _at_least_one(self, "num_envs", "evaluation_episodes", "checkpoint_every", "log_every")
+        _at_least(1, self, "num_envs", "evaluation_episodes", "checkpoint_every", "log_every")
+        _at_least(0, self, "steps", "warm_start_updates", "evaluate_every", "seed")
 
 
 @dataclass(frozen=True)
@@ -76,13 +77,18 @@ class DataConfig:
     """Delta of DTS in steps: stride of a window, or length of a span; two values are its start and end."""
 
     def __post_init__(self) -> None:
-        _at_least_one(self, "batch_size", "buffer_size")
+        _at_least(1, self, "batch_size", "buffer_size")
+        _at_least(0, self, "learning_starts")
         _one_or_two(self, "online_ratio", "interval")
         whole = self.utd if self.utd >= 1 else 1 / self.utd if self.utd > 0 else 0
         if whole < 1 or abs(whole - round(whole)) > 1e-9:
             raise GxError(f"utd must be a whole number such as 4, or 1/n such as 0.25, got {self.utd}")
         if not 0 < self.gamma <= 1:
             raise GxError(f"gamma must lie in (0, 1], got {self.gamma}")
+        if not all(0 <= ratio <= 1 for ratio in self.online_ratio):
+            raise GxError(f"online_ratio must lie in [0, 1], got {self.online_ratio}")
+        if min(self.interval) < 1:
+            raise GxError(f"interval must be 1 or more, got {self.interval}")
 
     @property
     def updates(self) -> int:
@@ -208,10 +214,10 @@ PRESETS: dict[str, dict[str, Any]] = {
 }
 
 
-def _at_least_one(config: Any, *names: str) -> None:
+def _at_least(least: int, config: Any, *names: str) -> None:
     for name in names:
-        if not getattr(config, name) >= 1:
-            raise GxError(f"{name} must be 1 or more, got {getattr(config, name)}")
+        if not getattr(config, name) >= least:
+            raise GxError(f"{name} must be {least} or more, got {getattr(config, name)}")
 
 
 def _one_or_two(config: Any, *names: str) -> None:

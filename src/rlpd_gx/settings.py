@@ -3,6 +3,7 @@
 import ast
 import inspect
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from itertools import pairwise
@@ -11,9 +12,12 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from rlpd_gx.config import PRESETS, Config, DataConfig, LearnerConfig, RunConfig
 from rlpd_gx.errors import GxError
+from rlpd_gx.loading import did_you_mean
 
 FORMAT = 2
 """Changes with the meaning of settings: a run of another format is refused, never reinterpreted."""
+COMMAND_LINE = "command line"
+"""The source of flags: errors name the flag itself."""
 SECTIONS = {"run": RunConfig, "data": DataConfig, "learner": LearnerConfig}
 
 
@@ -31,8 +35,26 @@ class Setting:
         """A value from a flag or a file, checked and converted."""
         try:
             return _read(self.type, value)
-        except (TypeError, ValueError) as error:
-            raise GxError(f"{source}: {self.name} cannot be {value!r}: {error}") from None
+        except (TypeError, ValueError, OverflowError) as error:
+            named = self.flag if source == COMMAND_LINE else f"{source}: {self.name}"
+            raise GxError(f"{named} cannot be {value!r}: {error}") from None
+
+    @property
+    def flag(self) -> str:
+        """As it is typed."""
+        return f"--{self.name.replace('_', '-')}"
+
+    @property
+    def metavar(self) -> str:
+        """What stands for a value in the help."""
+        kind = get_args(self.type)[0] if get_origin(self.type) is tuple else self.type
+        one = {int: "N", float: "X", str: "TEXT"}.get(kind, "JSON" if self.type == dict[str, Any] else "WORD")
+        return f"{one},..." if get_origin(self.type) is tuple and kind is not str else one
+
+    @property
+    def choices(self) -> tuple[str, ...]:
+        """The words it can be, where it is a choice."""
+        return get_args(self.type) if get_origin(self.type) is Literal else ()
 
     def value(self, config: Config) -> Any:
         """The value in force."""
@@ -44,7 +66,8 @@ def with_values(config: Config, values: Mapping[str, Any], source: str) -> Confi
     sections: dict[str, dict[str, Any]] = {}
     for name, value in values.items():
         if name not in SETTINGS:
-            raise GxError(f"{source}: there is no setting {name!r}; `rlpd-gx train --help-all` lists them")
+            instead = did_you_mean(str(name), SETTINGS) or "; `rlpd-gx train --help-all` lists them"
+            raise GxError(f"{source}: there is no setting {name!r}{instead}")
         setting = SETTINGS[name]
         sections.setdefault(setting.section, {})[name] = setting.read(value, source)
     return replace(config, **{s: replace(getattr(config, s), **changed) for s, changed in sections.items()})
@@ -52,7 +75,7 @@ def with_values(config: Config, values: Mapping[str, Any], source: str) -> Confi
 
 def preset_values(name: str) -> dict[str, Any]:
     """What a preset changes."""
-    if name not in PRESETS:
+    if not isinstance(name, str) or name not in PRESETS:
         raise GxError(f"there is no preset {name!r}; there are {', '.join(PRESETS)}")
     return PRESETS[name]
 
@@ -91,9 +114,10 @@ def read_file(path: Path) -> tuple[str | None, dict[str, Any]]:
         raise GxError(f"{path}: must hold settings by name")
     values: dict[str, Any] = {}
     for name, value in content.items():
-        values |= value if name in SECTIONS and isinstance(value, dict) else {name: value}
+        values |= (value or {}) if name in SECTIONS and isinstance(value, dict | None) else {name: value}
     preset = values.pop("preset", None)
-    return preset, values
+    with_values(Config(), values, str(path))  # so that a mistake is reported as one in this file
+    return preset, {name: SETTINGS[name].read(value, str(path)) for name, value in values.items()}
 
 
 def _parsed(path: Path, text: str) -> Any:
@@ -118,27 +142,44 @@ def _read(kind: Any, value: Any) -> Any:
             raise ValueError(f"choose {', '.join(map(str, get_args(kind)))}")
         return value
     if origin is tuple:
-        items = (
-            value.split(",")
-            if isinstance(value, str)
-            else value
-            if isinstance(value, list | tuple)
-            else [value]
+        items = value.split(",") if isinstance(value, str) else value
+        return tuple(
+            _read(get_args(kind)[0], item) for item in (items if isinstance(items, list | tuple) else [items])
         )
-        return tuple(_read(get_args(kind)[0], item) for item in items)
     if origin is dict:
-        value = json.loads(value) if isinstance(value, str) else value
+        try:
+            value = json.loads(value) if isinstance(value, str) else value
+        except ValueError:
+            value = None
         if not isinstance(value, dict):
-            raise ValueError("give a JSON object")
+            raise ValueError("give a JSON object, such as '{\"frame_skip\": 4}'")
         return value
-    if origin not in (bool, int, float, str):  # a word, or a number
+    if origin is str:
+        if not isinstance(value, str):
+            raise ValueError("give text")
+        return value
+    if origin is bool:
+        if not isinstance(value, bool):
+            raise ValueError("give true or false")
+        return value
+    if origin not in (int, float):  # a word, or a number
         words, number = get_args(kind)
         return value if value in get_args(words) else _read(number, value)
-    if origin is bool and not isinstance(value, bool):
-        raise ValueError("give true or false")
-    if origin is int and float(value) != int(value):
-        raise ValueError("give a whole number")
-    return origin(value)
+    return _number(origin, value)
+
+
+def _number(kind: type, value: Any) -> int | float:
+    """A finite number; whole ones may be written as 1e6."""
+    expected = "a whole number" if kind is int else "a number"
+    try:
+        number = float(value)
+    except (TypeError, ValueError):
+        raise ValueError(f"give {expected}") from None
+    if isinstance(value, bool) or not math.isfinite(number) or (kind is int and number != int(number)):
+        raise ValueError(f"give {expected}")
+    if kind is float:
+        return number
+    return int(value) if isinstance(value, int) or str(value).lstrip("-").isdigit() else int(number)
 
 
 def _settings() -> dict[str, Setting]:

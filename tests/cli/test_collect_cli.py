@@ -277,7 +277,7 @@ def test_where_a_fallback_ran_the_safe_set_is_unknown(tmp_path):
         (("CartPole-v1", "--steps", 5, "--policy", "learn:MAGIC"), "learn:MAGIC is not known"),
         (("CartPole-v1", "--steps", 5, "--format", "action-log"), "needs an Atari environment"),
         (("CartPole-v1", "--steps", 5, "--env-kwargs", "[1]"), "JSON object"),
-        (("CartPole-v1", "--steps", 5, "--env-kwargs", '{"bogus": 1}'), "does not fit CartPole-v1"),
+        (("CartPole-v1", "--steps", 5, "--env-kwargs", '{"bogus": 1}'), "do not fit CartPole-v1"),
         (("CartPole-v1", "--steps", 5, "--rules", "nowhere:rules"), "there is no module 'nowhere'"),
         (
             (

@@ -66,7 +66,7 @@ def frames(video):
 
 
 def bordered(frame):
-    """Whether the upper edge has the colour of an intervention, as far as a video keeps colours."""
+    """Whether the upper edge has the colour of a correction, as far as a video keeps colours."""
     return bool((np.abs(frame[2, 20:-20] - BORDERS[gx.Status.PROJECTED]).mean(axis=0) < 40).all())
 
 

@@ -216,9 +216,11 @@ def test_threads_wait_for_each_other_instead_of_falling_back():
 
 
 def test_a_solver_that_does_not_converge_is_a_counted_failure(monkeypatch):
+    import rlpd_gx.safe_sets.last_resort as last_resort
     import rlpd_gx.safe_sets.solver as solver
 
-    monkeypatch.setattr(solver, "MAX_STEPS", -100)  # the real solver, allowed no step
+    monkeypatch.setattr(solver, "MAX_STEPS", -100)  # the real solvers, allowed no step
+    monkeypatch.setattr(last_resort, "MAX_CUTS", 0)
     guardian = gx.Guardian(PLANE, gx.l1_rule(lambda s: ([1.0, 1.0], 1.0)), fallback=SAFE)
     verdict = guardian.certify(None, np.array([1.0, 1.0]))
     assert verdict.status == "fallback"

@@ -1,6 +1,7 @@
 """What an update does besides its targets: how often the actor learns, what cloning weighs, what networks see."""
 
 from collections import Counter
+from dataclasses import fields
 from typing import Any
 
 import gymnasium as gym
@@ -11,6 +12,8 @@ from batches import batch
 
 from rlpd_gx.errors import GxError
 from rlpd_gx.learner import LearnerConfig, SacContinuous, SacDiscrete
+from rlpd_gx.trees import leaves
+from rlpd_gx.types import Batch, SpanSteps
 
 OBSERVATION = gym.spaces.Box(-np.inf, np.inf, (3,), np.float32)
 CONFIG = {"backup": "none", "actor": "raw", "ensemble_size": 2, "hidden_sizes": (16,)}
@@ -143,3 +146,28 @@ def test_what_networks_are_to_see_must_be_there(
 ) -> None:
     with pytest.raises(GxError, match=sentence):
         SacDiscrete(LearnerConfig(**CONFIG, **settings), space, gym.spaces.Discrete(2))
+
+
+def test_a_minibatch_is_the_same_batch_without_its_first_axis() -> None:
+    shape, columns = (3, 4), {}
+    for number, field in enumerate(fields(Batch)):
+        columns[field.name] = 1000 * number + np.arange(12).reshape(shape)
+    columns["observation"] = {"a": np.arange(24).reshape(*shape, 2), "b": np.arange(12).reshape(shape)}
+    inside = {f.name: 100 * n + np.arange(24).reshape(*shape, 2) for n, f in enumerate(fields(SpanSteps))}
+    whole = Batch(**columns | {"span_steps": SpanSteps(**inside)})
+    part = whole.minibatch(2)
+    for name, column in whole.arrays().items():
+        for ours, all_rows in zip(leaves(getattr(part, name)), leaves(column), strict=True):
+            assert np.array_equal(ours, all_rows[2])
+            assert np.shares_memory(ours, all_rows)
+    assert part.span_steps is not None
+    for name, column in inside.items():
+        assert np.array_equal(getattr(part.span_steps, name), column[2])
+    assert _block(2).minibatch(1).span_steps is None
+
+
+def test_of_a_minibatch_everything_but_safe_sets_is_a_tensor() -> None:
+    minibatch = _learner()._minibatch(_block(2), 1)
+    kinds = {name: type(value) for name, value in minibatch.arrays().items()}
+    assert {name for name, kind in kinds.items() if kind is np.ndarray} == {"safe_set", "next_safe_set"}
+    assert {kind for kind in kinds.values() if kind is not np.ndarray} == {torch.Tensor}

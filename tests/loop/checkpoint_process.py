@@ -23,7 +23,7 @@ class Run:
     def __init__(self, folder: Path, ring_rows: int = 300) -> None:
         self.checkpoints = Checkpoints(folder / "checkpoints")
         self.segments = Segments(folder / "replay")
-        self.ring = Ring(LAYOUT, ring_rows, lanes=2)
+        self.ring = Ring(LAYOUT, ring_rows, num_envs=2)
         self.step = 0
         self.weights = torch.zeros(1_000_000)  # most of the time goes into writing them
 

@@ -24,7 +24,7 @@ MIXED = Layout(
 @dataclass(eq=False)
 class Row:
     number: int
-    lane: int
+    env: int
     episode: list[Row]
     is_step: bool = False
     terminated: bool = False
@@ -64,34 +64,36 @@ def decoded(value: np.ndarray) -> int:
 class Story:
     """Writes into a ring, if given one, and never forgets."""
 
-    def __init__(self, layout: Layout, lanes: int = 1, lane_rows: int = 10**9, ring: Ring | None = None):
-        self.layout, self.lane_rows, self.ring = layout, lane_rows, ring
+    def __init__(
+        self, layout: Layout, num_envs: int = 1, rows_per_env: int = 10**9, ring: Ring | None = None
+    ):
+        self.layout, self.rows_per_env, self.ring = layout, rows_per_env, ring
         self.rows: list[Row] = []
-        self.lanes: list[list[Row]] = [[] for _ in range(lanes)]
-        self.running = [False] * lanes
+        self.envs: list[list[Row]] = [[] for _ in range(num_envs)]
+        self.running = [False] * num_envs
 
     def begin(self, where: list[bool]) -> None:
-        for lane in np.flatnonzero(where):
-            rows = self.lanes[lane]
-            if self.running[lane]:
+        for env in np.flatnonzero(where):
+            rows = self.envs[env]
+            if self.running[env]:
                 if rows[-1].place == 0:
                     rows.pop()
                 else:
                     rows[-2].truncated = True
-            self._append(int(lane), [])
-            self.running[lane] = True
+            self._append(int(env), [])
+            self.running[env] = True
         if self.ring is not None:
             self.ring.begin(*self._arrival(), where=np.array(where))
 
     def add(self, where: list[bool], terminated: list[bool], truncated: list[bool]) -> None:
         taken = []
-        for lane, rows in enumerate(self.lanes):
-            taken.append(rows[-1] if rows else Row(0, lane, []))
-            if where[lane]:
+        for env, rows in enumerate(self.envs):
+            taken.append(rows[-1] if rows else Row(0, env, []))
+            if where[env]:
                 rows[-1].is_step = True
-                rows[-1].terminated, rows[-1].truncated = terminated[lane], truncated[lane]
-                self._append(lane, rows[-1].episode)
-                self.running[lane] = not (terminated[lane] or truncated[lane])
+                rows[-1].terminated, rows[-1].truncated = terminated[env], truncated[env]
+                self._append(env, rows[-1].episode)
+                self.running[env] = not (terminated[env] or truncated[env])
         if self.ring is not None:
             columns = self.layout.columns()
             names = ("proposed_action", "executed_action", "reward", "margin", "unsafe_event")
@@ -110,14 +112,14 @@ class Story:
                 )
             )
 
-    def _append(self, lane: int, episode: list[Row]) -> None:
-        row = Row(len(self.rows), lane, episode)
+    def _append(self, env: int, episode: list[Row]) -> None:
+        row = Row(len(self.rows), env, episode)
         episode.append(row)
         self.rows.append(row)
-        self.lanes[lane].append(row)
+        self.envs[env].append(row)
 
     def _arrival(self):
-        newest = [rows[-1] if rows else Row(0, lane, []) for lane, rows in enumerate(self.lanes)]
+        newest = [rows[-1] if rows else Row(0, env, []) for env, rows in enumerate(self.envs)]
         columns = self.layout.columns()
         coded_rows = {
             name: np.stack([coded(columns[name], row.number) for row in newest])
@@ -130,9 +132,9 @@ class Story:
         return {name.removeprefix("observation/"): part for name, part in coded_rows.items()}, safe_set
 
     def timeline(self) -> Timeline:
-        """The story of one lane as finished data; its last episode must have ended."""
+        """The story of one env as finished data; its last episode must have ended."""
         flat: dict[str, list] = {name: [] for name in self.layout.columns()}
-        for row in self.lanes[0]:
+        for row in self.envs[0]:
             facts = row.fields | {
                 "is_step": row.is_step,
                 "episode_step": row.place,
@@ -143,14 +145,14 @@ class Story:
                 flat[name].append(coded(dtype, facts[name.partition("/")[0]]))
         return Timeline.from_columns({name: np.stack(column) for name, column in flat.items()})
 
-    def readable(self, lane: int) -> list[Row]:
-        return self.lanes[lane][-self.lane_rows :]
+    def readable(self, env: int) -> list[Row]:
+        return self.envs[env][-self.rows_per_env :]
 
     def at(self, number: int) -> Row:
         """The row that lies at a row number of the timeline."""
-        lane, position = divmod(number, self.lane_rows)
-        for age, row in enumerate(self.lanes[lane]):
-            if age % self.lane_rows == position and row in self.readable(lane):
+        env, position = divmod(number, self.rows_per_env)
+        for age, row in enumerate(self.envs[env]):
+            if age % self.rows_per_env == position and row in self.readable(env):
                 return row
         raise AssertionError(f"row {number} is not readable")
 
@@ -159,8 +161,8 @@ class Story:
 
     def usable(self, stack: int) -> list[Row]:
         rows = []
-        for lane in range(len(self.lanes)):
-            readable = self.readable(lane)
+        for env in range(len(self.envs)):
+            readable = self.readable(env)
             rows += [
                 row
                 for row in readable
@@ -185,7 +187,7 @@ def check_batch(batch, online: Story, offline: Story, *, stack, gamma, interval=
         assert row in story.usable(stack)
         steps = story.span(row, interval, likely)
         last, after = steps[-1], steps[-1].episode[steps[-1].place + 1]
-        readable = story.readable(row.lane)
+        readable = story.readable(row.env)
         assert after in readable
         for found, here in ((batch.observation, row), (batch.next_observation, after)):
             _check_observation(found, spot, story, here, stack, readable)

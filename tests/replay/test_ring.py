@@ -19,24 +19,26 @@ class RingMachine(RuleBasedStateMachine):
     """Any sequence of vector steps, resets and samples agrees with the story."""
 
     @initialize(
-        lanes=st.integers(1, 3), lane_rows=st.integers(2, 9), layout=st.sampled_from([FRAMES, LARGE, MIXED])
+        num_envs=st.integers(1, 3),
+        rows_per_env=st.integers(2, 9),
+        layout=st.sampled_from([FRAMES, LARGE, MIXED]),
     )
-    def start(self, lanes, lane_rows, layout):
-        self.ring = Ring(layout, lanes * lane_rows, lanes)
-        self.story = Story(layout, lanes, lane_rows, self.ring)
-        self.story.begin([True] * lanes)
+    def start(self, num_envs, rows_per_env, layout):
+        self.ring = Ring(layout, num_envs * rows_per_env, num_envs)
+        self.story = Story(layout, num_envs, rows_per_env, self.ring)
+        self.story.begin([True] * num_envs)
 
     @rule(data=st.data(), count=st.integers(1, 4))
     def steps(self, data, count):
-        flags = st.lists(st.booleans(), min_size=self.ring.lanes, max_size=self.ring.lanes)
+        flags = st.lists(st.booleans(), min_size=self.ring.num_envs, max_size=self.ring.num_envs)
         for _ in range(count):
             where = [a and b for a, b in zip(data.draw(flags), self.story.running, strict=True)]
             rare = [a and b for a, b in zip(data.draw(flags), data.draw(flags), strict=True)]
-            self.story.add(where, rare, data.draw(flags) if any(rare) else [False] * self.ring.lanes)
+            self.story.add(where, rare, data.draw(flags) if any(rare) else [False] * self.ring.num_envs)
 
     @rule(data=st.data())
     def begin(self, data):
-        flags = st.lists(st.booleans(), min_size=self.ring.lanes, max_size=self.ring.lanes)
+        flags = st.lists(st.booleans(), min_size=self.ring.num_envs, max_size=self.ring.num_envs)
         self.story.begin(data.draw(flags))
 
     @rule()
@@ -78,9 +80,9 @@ RingMachine.TestCase.settings = settings(max_examples=60, stateful_step_count=20
 TestRingMachine = RingMachine.TestCase
 
 
-def two_lanes(path=None) -> tuple[Ring, Story]:
-    """Two lanes of 7 rows after episodes of 5 and 3 steps and an open one: the seam lies inside episodes."""
-    ring = Ring(MIXED, 14, lanes=2, path=path)
+def two_envs(path=None) -> tuple[Ring, Story]:
+    """Two envs of 7 rows after episodes of 5 and 3 steps and an open one: the seam lies inside episodes."""
+    ring = Ring(MIXED, 14, num_envs=2, path=path)
     story = Story(MIXED, 2, 7, ring)
     for length in (5, 3, 4):
         story.begin([True, True])
@@ -90,7 +92,7 @@ def two_lanes(path=None) -> tuple[Ring, Story]:
 
 
 def test_each_row_is_drawn_equally_often():
-    ring, story = two_lanes()
+    ring, story = two_envs()
     draws = 40_000
     for stack in (1, 3):
         usable = story.usable(stack)
@@ -102,8 +104,8 @@ def test_each_row_is_drawn_equally_often():
 
 
 def test_a_memory_mapped_ring_holds_the_same(tmp_path):
-    mapped, _ = two_lanes(tmp_path / "ring.bin")
-    plain, _ = two_lanes()
+    mapped, _ = two_envs(tmp_path / "ring.bin")
+    plain, _ = two_envs()
     assert (tmp_path / "ring.bin").stat().st_size == nbytes(MIXED, 14)
     for name, column in plain.timeline.columns().items():
         np.testing.assert_array_equal(mapped.timeline.columns()[name], column)
@@ -111,7 +113,7 @@ def test_a_memory_mapped_ring_holds_the_same(tmp_path):
 
 def test_a_lane_that_resets_itself_at_the_next_step_is_left_out():
     """Gymnasium's NEXT_STEP mode: the step after the end is no step, and brings the first observation."""
-    ring = Ring(FRAMES, 20, lanes=2)
+    ring = Ring(FRAMES, 20, num_envs=2)
     story = Story(FRAMES, 2, 10, ring)
     story.begin([True, True])
     ended = [False, False]
@@ -121,7 +123,7 @@ def test_a_lane_that_resets_itself_at_the_next_step_is_left_out():
         story.add([not end for end in ended], terminated, [False, False])
         ended = terminated
     assert ring.extent.available(4, enough=99) == len(story.usable(4))
-    assert "lanes" in repr(ring)
+    assert "envs" in repr(ring)
 
 
 def step(**changed):
@@ -154,7 +156,7 @@ def step(**changed):
     ],
 )
 def test_a_bad_step_is_refused_and_leaves_no_trace(changed, sentence):
-    ring = Ring(FRAMES, 8, lanes=2)
+    ring = Ring(FRAMES, 8, num_envs=2)
     ring.begin(np.zeros((2, 2, 2), np.uint8), np.zeros((2, 4), np.uint8))
     before = {name: column.copy() for name, column in ring.timeline.columns().items()}
     with pytest.raises(GxError, match=sentence):
@@ -165,27 +167,27 @@ def test_a_bad_step_is_refused_and_leaves_no_trace(changed, sentence):
 
 
 def test_a_step_needs_a_running_episode():
-    ring = Ring(FRAMES, 8, lanes=2)
-    with pytest.raises(GxError, match=r"no episode is running in lanes \[0, 1\]"):
+    ring = Ring(FRAMES, 8, num_envs=2)
+    with pytest.raises(GxError, match=r"no episode is running in envs \[0, 1\]"):
         ring.add(step())
     ring.begin(np.zeros((2, 2, 2), np.uint8), np.zeros((2, 4), np.uint8))
     ring.add(step(truncated=np.array([False, True])))
-    with pytest.raises(GxError, match=r"no episode is running in lanes \[1\]"):
+    with pytest.raises(GxError, match=r"no episode is running in envs \[1\]"):
         ring.add(step())
     ring.add(step(executed=np.array([True, False])))
 
 
 def test_a_ring_needs_room():
     with pytest.raises(GxError, match="two rows or more for each environment, got 5 for 3"):
-        Ring(FRAMES, 5, lanes=3)
+        Ring(FRAMES, 5, num_envs=3)
 
 
 def test_a_safe_set_may_come_later():
     """Loops that ask the rules once for a state know its safe set only after the row was begun."""
-    with_it, later = Ring(MIXED, 14, lanes=2), Ring(MIXED, 14, lanes=2)
+    with_it, later = Ring(MIXED, 14, num_envs=2), Ring(MIXED, 14, num_envs=2)
     first, second = Story(MIXED, 2, 7, with_it), Story(MIXED, 2, 7, LateSafeSets(later))
     for story in (first, second):
-        for length in (5, 3, 4):  # more than the lanes hold: zeros are written over old codes too
+        for length in (5, 3, 4):  # more than the envs hold: zeros are written over old codes too
             story.begin([True, True])
             for n in range(length):
                 story.add([True, n % 2 == 0], [False, False], [False, False])
@@ -194,7 +196,7 @@ def test_a_safe_set_may_come_later():
 
 
 class LateSafeSets:
-    """A ring that is told each safe set in two calls, one for each lane, after its row."""
+    """A ring that is told each safe set in two calls, one for each env, after its row."""
 
     def __init__(self, ring):
         self.ring = ring
@@ -210,12 +212,12 @@ class LateSafeSets:
     def _complete(self, safe_set, where):
         newest = self.ring.timeline.safe_set[self.ring._newest(np.flatnonzero(where))]
         assert not newest.any()
-        for lane in (0, 1):
-            self.ring.complete(safe_set, where & (np.arange(2) == lane))
+        for env in (0, 1):
+            self.ring.complete(safe_set, where & (np.arange(2) == env))
 
 
 def test_what_cannot_be_completed_gets_one_sentence():
-    ring = Ring(FRAMES, 8, lanes=2)
+    ring = Ring(FRAMES, 8, num_envs=2)
     codes = np.zeros((2, 4), np.uint8)
     with pytest.raises(GxError, match="no observation yet to complete"):
         ring.complete(codes)

@@ -23,16 +23,16 @@ SAMPLERS = {
 
 
 def tell(story: Story, lengths: list[int]) -> Story:
-    """Episodes of these lengths in every lane, in turn terminated, truncated and cut short."""
-    lanes = len(story.lanes)
+    """Episodes of these lengths in every env, in turn terminated, truncated and cut short."""
+    envs = len(story.envs)
     for episode, length in enumerate(lengths):
-        story.begin([True] * lanes)
+        story.begin([True] * envs)
         for n in range(length):
             last = n == length - 1
             story.add(
-                [True] * lanes,
-                [last and (episode + lane) % 3 == 0 for lane in range(lanes)],
-                [last and (episode + lane) % 3 == 1 for lane in range(lanes)],
+                [True] * envs,
+                [last and (episode + env) % 3 == 0 for env in range(envs)],
+                [last and (episode + env) % 3 == 1 for env in range(envs)],
             )
     return story
 
@@ -41,8 +41,10 @@ def offline_story(layout, lengths) -> Story:
     return tell(Story(layout), lengths)
 
 
-def online_story(layout, lengths, lanes=2, lane_rows=12) -> Story:
-    return tell(Story(layout, lanes, lane_rows, Ring(layout, lanes * lane_rows, lanes)), lengths)
+def online_story(layout, lengths, num_envs=2, rows_per_env=12) -> Story:
+    return tell(
+        Story(layout, num_envs, rows_per_env, Ring(layout, num_envs * rows_per_env, num_envs)), lengths
+    )
 
 
 def sample(online, offline, sampler, *, stack=1, interval=1, mix=0.5, seed=0, batch_size=24, updates=3):
@@ -84,14 +86,14 @@ lengths = st.lists(st.integers(1, 14), min_size=1, max_size=6)
     online=lengths,
     offline=lengths,
     name=st.sampled_from(sorted(SAMPLERS)),
-    lanes=st.integers(1, 3),
-    lane_rows=st.integers(2, 15),
+    num_envs=st.integers(1, 3),
+    rows_per_env=st.integers(2, 15),
     stack=st.integers(1, 5),
     interval=st.integers(1, 6),
     seed=st.integers(0, 10**6),
 )
-def test_any_episodes_any_seam(online, offline, name, lanes, lane_rows, stack, interval, seed):
-    told = online_story(FRAMES, online, lanes, lane_rows)
+def test_any_episodes_any_seam(online, offline, name, num_envs, rows_per_env, stack, interval, seed):
+    told = online_story(FRAMES, online, num_envs, rows_per_env)
     fixed_data = offline_story(FRAMES, offline)
     _, batch = sample(
         told, fixed_data, SAMPLERS[name], stack=stack, interval=interval, seed=seed, batch_size=8, updates=2
@@ -111,7 +113,7 @@ def wrong_reaches(self, rows, offset):
 
 def wrong_episode(self, rows, offset):
     age = self.age(rows) + offset
-    return (age >= 0) & (age < self.length[rows // self.lane_rows])
+    return (age >= 0) & (age < self.length[rows // self.rows_per_env])
 
 
 def wrong_shift(self, rows, offset):
@@ -142,7 +144,7 @@ def wrong_draw(self, count, stack, generator):
 def test_a_wrong_seam_is_caught(monkeypatch, method, mutant, sampler):
     # In the second ring the newest row is 3 steps into its episode and the oldest, beside it, is 4 steps into
     # another: the count of steps alone would not tell them apart.
-    rings = [online_story(FRAMES, [5, 9, 4, 7]), online_story(FRAMES, [10, 10, 3], lane_rows=11)]
+    rings = [online_story(FRAMES, [5, 9, 4, 7]), online_story(FRAMES, [10, 10, 3], rows_per_env=11)]
 
     def caught() -> bool:
         try:
@@ -169,8 +171,8 @@ def check_sample(sampler, online, *, stack, interval):
 @settings(max_examples=80, deadline=None)
 @given(
     told=lengths,
-    lanes=st.integers(1, 3),
-    lane_rows=st.integers(2, 20),
+    num_envs=st.integers(1, 3),
+    rows_per_env=st.integers(2, 20),
     width=st.integers(1, 6),
     interval=st.integers(1, 7),
     stack=st.integers(1, 4),
@@ -178,9 +180,9 @@ def check_sample(sampler, online, *, stack, interval):
     seed=st.integers(0, 10**6),
 )
 def test_windows_are_whole_wherever_the_episode_has_room(
-    told, lanes, lane_rows, width, interval, stack, count, seed
+    told, num_envs, rows_per_env, width, interval, stack, count, seed
 ):
-    story = online_story(FRAMES, told, lanes, lane_rows)
+    story = online_story(FRAMES, told, num_envs, rows_per_env)
     if story.usable(stack):
         generator = np.random.default_rng(seed)
         draw = Stride(width).draw(story.ring.extent, (2, count), interval, stack, generator)

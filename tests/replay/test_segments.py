@@ -23,43 +23,43 @@ def whole(ring):
 
 
 def turn(story, generator):
-    """A step in some lanes, some of which end, or some lanes begin anew, even in the middle."""
-    lanes = len(story.lanes)
+    """A step in some envs, some of which end, or some start over, even in the middle."""
+    envs = len(story.envs)
     if generator.random() < 0.2:
-        story.begin((generator.random(lanes) < 0.5).tolist())
+        story.begin((generator.random(envs) < 0.5).tolist())
     else:
-        where = (generator.random(lanes) < 0.8) & story.running
-        ended = generator.random(lanes) < 0.15
-        story.add(where.tolist(), (ended & (generator.random(lanes) < 0.5)).tolist(), ended.tolist())
+        where = (generator.random(envs) < 0.8) & story.running
+        ended = generator.random(envs) < 0.15
+        story.add(where.tolist(), (ended & (generator.random(envs) < 0.5)).tolist(), ended.tolist())
 
 
 @settings(max_examples=25)
 @given(
     layout=st.sampled_from([FRAMES, LARGE, MIXED]),
-    lanes=st.integers(1, 3),
-    lane_rows=st.integers(2, 9),
+    num_envs=st.integers(1, 3),
+    rows_per_env=st.integers(2, 9),
     gaps=st.lists(st.integers(0, 15), min_size=1, max_size=6),
     resumed=st.integers(0, 5),
     seed=st.integers(0, 999),
 )
-def test_every_kept_moment_comes_back_bit_for_bit(layout, lanes, lane_rows, gaps, resumed, seed):
+def test_every_kept_moment_comes_back_bit_for_bit(layout, num_envs, rows_per_env, gaps, resumed, seed):
     generator = np.random.default_rng(seed)
     with TemporaryDirectory() as folder:
-        ring, segments, kept = Ring(layout, lanes * lane_rows, lanes), Segments(folder), []
-        story = Story(layout, lanes, lane_rows, ring)
-        story.begin([True] * lanes)
+        ring, segments, kept = Ring(layout, num_envs * rows_per_env, num_envs), Segments(folder), []
+        story = Story(layout, num_envs, rows_per_env, ring)
+        story.begin([True] * num_envs)
         for moment, gap in enumerate(gaps):
             for _ in range(gap):
                 turn(story, generator)
             segments.append(ring)
             kept.append((segments.names, *whole(ring)))
             if moment == resumed:  # in another process, so to speak
-                ring, segments = Ring(layout, lanes * lane_rows, lanes), Segments(folder)
+                ring, segments = Ring(layout, num_envs * rows_per_env, num_envs), Segments(folder)
                 segments.restore(ring, kept[-1][0], kept[-1][2])
                 story.ring = ring
         for names, arrays, state in kept:
-            again = Ring(layout, lanes * lane_rows, lanes)
-            tell(Story(layout, lanes, lane_rows, again), [3, 4])  # full of other things
+            again = Ring(layout, num_envs * rows_per_env, num_envs)
+            tell(Story(layout, num_envs, rows_per_env, again), [3, 4])  # full of other things
             Segments(folder).restore(again, names, state)
             assert whole(again) == (arrays, state)
         if story.usable(stack=2):
@@ -70,7 +70,7 @@ def test_every_kept_moment_comes_back_bit_for_bit(layout, lanes, lane_rows, gaps
 
 def test_a_segment_holds_only_what_is_new(tmp_path):
     """The files grow with what was added, and segments that the ring has overwritten are not needed."""
-    story = online_story(FRAMES, [20], lanes=2, lane_rows=50)
+    story = online_story(FRAMES, [20], num_envs=2, rows_per_env=50)
     segments = Segments(tmp_path)
     segments.append(story.ring)
     assert [(e["first"], e["stop"]) for e in segments.names] == [([0, 0], [21, 21])]
@@ -96,7 +96,7 @@ def test_rows_that_change_after_they_were_kept_are_kept_again(tmp_path, change):
     lost = {"step": 2, "cut": 1}[change]
     for forgotten in (0, lost):
         folder = tmp_path / str(forgotten)
-        segments, told = Segments(folder), online_story(FRAMES, [5], lanes=1, lane_rows=20)
+        segments, told = Segments(folder), online_story(FRAMES, [5], num_envs=1, rows_per_env=20)
         told.begin([True])
         told.add([True], [False], [False])
         segments.append(told.ring)
@@ -118,7 +118,7 @@ def test_missing_damaged_or_foreign_segments_are_refused(tmp_path):
     tell(story, [3])
     segments.append(story.ring)
     state, file = story.ring.state()[1], tmp_path / "000001.zip"
-    with pytest.raises(GxError, match="the saved ring is 2 lanes of 12 rows"):
+    with pytest.raises(GxError, match="the saved ring is 2 envs of"):
         segments.restore(Ring(FRAMES, 24), segments.names, state)
     content = bytearray(file.read_bytes())
     content[len(content) // 2] ^= 1
@@ -143,7 +143,7 @@ def test_what_a_killed_process_left_is_cleaned_up_and_its_number_not_used(tmp_pa
 
 def test_a_full_disk_is_a_sentence_and_changes_nothing(tmp_path):
     """Files are limited to what the first segment takes: writing the second really fails."""
-    story = online_story(LARGE, [5], lanes=1, lane_rows=100)
+    story = online_story(LARGE, [5], num_envs=1, rows_per_env=100)
     segments = Segments(tmp_path)
     segments.append(story.ring)
     names, before = segments.names, sorted(tmp_path.iterdir())

@@ -1,4 +1,4 @@
-"""A kind of safe set from outside the package: it encodes, projects and certifies like the rest."""
+"""A kind of safe set defined outside the package: it encodes, projects and certifies like the others."""
 
 from typing import ClassVar
 

@@ -3,15 +3,9 @@
 from pathlib import Path
 from typing import Annotated, Any
 
-import typer
-
-from rlpd_gx.cli.atari_verify import verify
-
-app = typer.Typer(help="The 26 Atari games: events, dying flags, look-ahead.", no_args_is_help=True)
-app.command()(verify)
+from rlpd_gx.cli.arguments import Argument, Option
 
 
-@app.command("list")
 def list_games() -> None:
     """Show each game: actions, unsafe event, dying flag and how well it does, lag, recommended depth."""
     from rich.console import Console
@@ -38,23 +32,20 @@ def list_games() -> None:
             str(game.depth),
         )
     Console().print(table)
-    typer.echo(
+    print(
         "precision: share of flagged steps that the event followed; recall: share of events that were flagged;\n"
         "lag: median steps from the event being certain to its being counted; depth: steps to look ahead"
     )
 
 
-@app.command()
 def find_flags(
-    game: Annotated[str, typer.Argument(help="A game, or all.")] = "all",
-    deaths: Annotated[
-        int, typer.Option(min=4, help="Unsafe events to search on, and again to check on.")
-    ] = 100,
-    steps: Annotated[int, typer.Option(min=100, help="Most steps for either.")] = 25_000,
-    lags: Annotated[int, typer.Option(min=1, help="Events to go back from to the fatal moment.")] = 10,
-    seed: Annotated[int, typer.Option(min=0, help="Of all play.")] = 0,
+    game: Annotated[str, Argument(help="A game, or all.")] = "all",
+    deaths: Annotated[int, Option(min=4, help="Unsafe events to search on, and again to check on.")] = 100,
+    steps: Annotated[int, Option(min=100, help="Most steps for either.")] = 25_000,
+    lags: Annotated[int, Option(min=1, help="Events to go back from to the fatal moment.")] = 10,
+    seed: Annotated[int, Option(min=0, help="Of all play.")] = 0,
     out: Annotated[
-        Path | None, typer.Option(help="JSON file; games that are in it already keep their place.")
+        Path | None, Option(help="JSON file; games that are in it already keep their place.")
     ] = None,
 ) -> None:
     """Find conditions on RAM that hold only once an unsafe event is certain, and check them on fresh play."""
@@ -68,7 +59,7 @@ def find_flags(
         raise GxError(f"the folder {out.parent} does not exist; make it, or write elsewhere with --out")
     for name in names:
         found = find(name, deaths, steps, lags, seed)
-        typer.echo(_sentence(found))
+        print(_sentence(found))
         if out is not None:
             settings = {"deaths": deaths, "steps": steps, "lags": lags, "seed": seed}
             _write(out, name, found.as_json(), settings)

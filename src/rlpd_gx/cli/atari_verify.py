@@ -3,8 +3,7 @@
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
+from rlpd_gx.cli.arguments import Argument, Option
 from rlpd_gx.errors import GxError
 
 if TYPE_CHECKING:
@@ -16,32 +15,26 @@ WIDTH = 170  # characters of the table
 
 
 def verify(
-    game: Annotated[str, typer.Argument(help="A game, or all.")] = "all",
+    game: Annotated[str, Argument(help="A game, or all.")] = "all",
     policy: Annotated[
         str,
-        typer.Option(
+        Option(
             help="random, held (random actions, kept for a while), a folder of a run or an export, "
             "[algorithm:]file.zip, or module:callable."
         ),
     ] = "random",
-    observation: Annotated[str, typer.Option(help="What the policy sees: ram or pixels.")] = "ram",
-    depth: Annotated[
-        int | None, typer.Option(min=2, help="Steps to look ahead [default: the game's own].")
-    ] = None,
-    events: Annotated[
-        int, typer.Option(min=1, help="Play until so many unsafe events without a guard.")
-    ] = 30,
-    min_steps: Annotated[int, typer.Option(min=250, help="But for at least so many steps.")] = 2_000,
-    max_steps: Annotated[int, typer.Option(min=250, help="And at most so many.")] = 10_000,
+    observation: Annotated[str, Option(help="What the policy sees: ram or pixels.")] = "ram",
+    depth: Annotated[int | None, Option(min=2, help="Steps to look ahead [default: the game's own].")] = None,
+    events: Annotated[int, Option(min=1, help="Play until so many unsafe events without a guard.")] = 30,
+    min_steps: Annotated[int, Option(min=250, help="But for at least so many steps.")] = 2_000,
+    max_steps: Annotated[int, Option(min=250, help="And at most so many.")] = 10_000,
     guarded_steps: Annotated[
-        int | None, typer.Option(min=250, help="Steps under the guard [default: as many as without].")
+        int | None, Option(min=250, help="Steps under the guard [default: as many as without].")
     ] = None,
-    seed: Annotated[
-        int, typer.Option(min=0, help="Of games and policy, the same with and without a guard.")
-    ] = 0,
+    seed: Annotated[int, Option(min=0, help="Of games and policy, the same with and without a guard.")] = 0,
     out: Annotated[
         Path | None,
-        typer.Option(
+        Option(
             help="JSON file; finished games are kept, so that a stopped run goes on. The table goes "
             "into a .txt beside it."
         ),

@@ -18,6 +18,8 @@ class Description:
     """Options for evaluations; Atari scores are unclipped and of whole games."""
     sample_in_evaluation: bool = False
     """Whether evaluations sample the policy instead of taking its mode."""
+    reports_unsafe_events: bool = False
+    """Whether `info["unsafe_event"]` is in every step, also without rules."""
     replayed_observation: str | None = None
     """The observation that action logs are replayed into."""
 
@@ -28,7 +30,12 @@ def describe(env_id: str) -> Description:
     if ours is None:
         return Description()
     whole_games = {"life_loss_ends": False, "clip_rewards": False}
-    return Description(whole_games, sample_in_evaluation=True, replayed_observation=ours["observation"])
+    return Description(
+        whole_games,
+        sample_in_evaluation=True,
+        reports_unsafe_events=True,
+        replayed_observation=ours["observation"],
+    )
 
 
 def stored_as(env_id: str, space: gym.Space) -> tuple[str, gym.Space]:

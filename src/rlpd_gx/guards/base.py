@@ -2,12 +2,12 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-import gymnasium as gym
+if TYPE_CHECKING:  # the help of `rlpd-gx train` reads guards, and has to be quick
+    import gymnasium as gym
 
-from rlpd_gx.guardian import GuardedEnv
-from rlpd_gx.types import Transition
+    from rlpd_gx.types import Transition
 
 
 @dataclass(frozen=True)
@@ -23,10 +23,12 @@ class Guard:
     """Whether forbidden actions are corrected, or only counted."""
     learner: Mapping[str, Any] = field(default_factory=dict)
 
-    def environment(self, env: gym.Env, rules: Any, **options: Any) -> gym.Env:
+    def environment(self, env: "gym.Env", rules: Any, **options: Any) -> "gym.Env":
         """Execution: the environment as the Learner acts in it; `options` are those of `GuardedEnv`."""
+        from rlpd_gx.guardian import GuardedEnv
+
         return GuardedEnv(env, rules, mode=self.mode, **options)
 
-    def stored(self, transition: Transition) -> Transition:
+    def stored(self, transition: "Transition") -> "Transition":
         """Data: what the replay buffer keeps of a step."""
         return transition

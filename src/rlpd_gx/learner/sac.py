@@ -150,7 +150,7 @@ class Sac(ABC, Generic[Policy, Next]):
     def state(self) -> dict[str, Any]:
         """Everything needed to resume bit for bit: nested dicts of tensors and numbers."""
         return {
-            "policy": self.policy.state_dict(),  # the encoder is in here
+            "policy": self.policy.state_dict(),  # includes the encoder that actor and critics share
             "critic": self.critic["ensemble"].state_dict(),
             "target": self.target.state_dict(),
             "log_temperature": self.log_temperature.detach(),
@@ -270,7 +270,7 @@ class Sac(ABC, Generic[Policy, Next]):
         members, seen = self._subset(), self._augmented(batch.next_observation)
         value = self._soft_value(self.target["encoder"](seen), next_policy, members)
         if batch.span_steps is None:
-            # a terminal state has no value, not even 0 times infinity
+            # a terminal state has no value; 0 times an infinite value would be NaN
             return batch.reward + torch.where(batch.discount > 0, batch.discount * value, 0.0)
         return self._tree_backup(batch.span_steps, batch.span_length, value, members)
 

@@ -15,9 +15,7 @@ from rlpd_gx.safe_sets.differentiable import project
 from rlpd_gx.types import Array
 
 OOD_ACTIONS = 8  # uniform actions per state whose values `ood_penalty` lowers
-DISTANCE_PENALTY = (
-    1.0  # on the squared distance to the safe set: the projection has no gradient towards the set
-)
+DISTANCE_PENALTY = 1.0  # on the squared distance to the safe set: a projection has no gradient towards it
 TARGET_ENTROPY = -0.5  # for each action dimension
 
 

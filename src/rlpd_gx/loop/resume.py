@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from rlpd_gx import settings
 from rlpd_gx.envs import snapshots
 from rlpd_gx.errors import GxError
 from rlpd_gx.guardian import GuardedEnv
@@ -65,9 +66,16 @@ class Saver:
         return self._bound
 
 
-def resume(path: Path, watchers: tuple[Watcher, ...] = ()) -> tuple[Trainer, Saver, list[str]]:
-    """The trainer of a run folder as it was at its newest good checkpoint, and what there is to say of it."""
+def resume(
+    path: Path, watchers: tuple[Watcher, ...] = (), steps: int | None = None
+) -> tuple[Trainer, Saver, list[str]]:
+    """The trainer of a run folder as it was at its newest good checkpoint, and what there is to say of it.
+
+    `steps` extends the run: its schedules then stretch over the new length.
+    """
     folder, config = RunFolder.resume(path)
+    if steps is not None:
+        config = settings.with_values(config, {"steps": steps}, "--steps")
     saver, task = Saver(folder), Task(config)
     logs = saver.logs(task)
     if not saver.checkpoints.exist():  # killed before the first one was complete
@@ -80,6 +88,10 @@ def resume(path: Path, watchers: tuple[Watcher, ...] = ()) -> tuple[Trainer, Sav
     state = loaded.state
     refuse_other_settings(folder, state)
     refuse_other_rules(path, task, state)
+    if steps is not None:
+        if steps <= state["step"]:
+            raise GxError(f"{path}: is at step {state['step']:,} already; give more --steps than that")
+        folder.write("config.json", folder.asked() | {"steps": steps})
     if state["offline_digest"] != saver.bound_to(task)["offline_digest"]:
         raise GxError(
             f"{path}: the offline data {config.run.offline} is not what the run began with; restore it, or "
@@ -120,7 +132,7 @@ def refuse_other_settings(folder: RunFolder, state: dict[str, Any]) -> None:
         )
     asked, saved = folder.asked(), state["config"]
     missing = object()
-    for name in sorted({*asked, *saved}):
+    for name in sorted({*asked, *saved} - {"steps"}):  # a run may be extended
         now, then = asked.get(name, missing), saved.get(name, missing)
         if now != then or type(now) is not type(then):
             said = "is missing" if now is missing else f"is {now!r}"

@@ -2,7 +2,7 @@
 
 import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -12,13 +12,14 @@ import numpy as np
 import torch
 
 from rlpd_gx import guards, schedules, trees
-from rlpd_gx.config import Config
+from rlpd_gx.config import Config, LearnerConfig
 from rlpd_gx.envs.description import describe
 from rlpd_gx.envs.making import make
 from rlpd_gx.errors import GxError
 from rlpd_gx.guardian import GuardedEnv, Guardian
 from rlpd_gx.guardian.named import guard_options
 from rlpd_gx.learner import Learner, Sac, SacContinuous, SacDiscrete, trainable_devices
+from rlpd_gx.loading import load
 from rlpd_gx.loop import offline_rules
 from rlpd_gx.loop.environments import Environments
 from rlpd_gx.replay import samplers
@@ -46,12 +47,11 @@ class Task:
         """An environment behind its guard, its rules and the options of the guard."""
         run = self.config.run
         kwargs = run.env_kwargs | (dict(describe(run.env).evaluation_kwargs) if evaluation else {})
-        try:
-            env = make(run.env, **kwargs)
-        except TypeError as error:
-            raise GxError(f"--env-kwargs {run.env_kwargs} do not fit {run.env}: {error}") from None
+        env = make(run.env, **kwargs)
         if not run.rules:
             return env, None, {}
+        if run.rules_state:
+            load(run.rules_state, "rules-state")  # an error names the flag of this command
         rules, options = guard_options(env, run.rules, run.rules_state)
         file = None if audit is None else str(audit)
         return self.guard.environment(env, rules, audit=file, **options), rules, options
@@ -138,6 +138,7 @@ class Task:
                 run.env,
                 env_kwargs=run.env_kwargs,
                 live_state=run.rules_state,
+                state_flag="--offline-state",
             )
         return data.in_layout(self.layout)
 
@@ -156,9 +157,27 @@ class Task:
             raise GxError(f"--device {self.config.run.device} cannot be used: {first_line}") from None
         return self.config.run.device
 
+    @property
+    def learner_config(self) -> LearnerConfig:
+        """The Learner's settings; without safe sets that can be stored, its backup cannot count them."""
+        config = self.config.learner
+        if not self.unbacked_rules:
+            return config
+        return replace(
+            config, backup="none", actor="clone" if config.actor == "clone" else "raw", execution="project"
+        )
+
+    @property
+    def unbacked_rules(self) -> tuple[str, ...]:
+        """Rules that hold at execution but not in the backup: their safe sets have no finite description."""
+        example = self.example
+        if example.guardian is None or example.safe_set is not None:
+            return ()
+        return example.guardian.names
+
     def learner(self) -> Sac:
         """A new learner for these spaces."""
-        example, config = self.example, self.config.learner
+        example, config = self.example, self.learner_config
         common: dict[str, Any] = {
             "safe_set_spec": example.spec,
             "seed": self.config.run.seed,

@@ -267,6 +267,7 @@ class Trainer:
         audits = self.audits()
         return {
             "env": run.env, "preset": self.task.config.preset, "guard": run.guard if run.rules else "no rules",
+            "unsafe_events_watched": self.watches_unsafe_events,
             "seed": run.seed, "steps": self.step, "updates": self.updates,
             "training": {"steps": self.step, **self.window.total.as_dict()},
             "evaluation": self.last_evaluation.row(),
@@ -276,6 +277,24 @@ class Trainer:
             "simulated_steps": self.environments.simulated_steps + self.evaluation_environment.simulated_steps,
             "seconds": {name: round(value, 3) for name, value in self.seconds.items()},
         }  # fmt: skip
+
+    @property
+    def corrects(self) -> bool:
+        """Whether the guard may execute another action than the proposed one."""
+        return bool(self.task.config.run.rules) and self.guard.mode == "enforce"
+
+    @property
+    def watches_unsafe_events(self) -> bool:
+        """Whether anything looks for unsafe events: without that, having seen none means nothing."""
+        watched = describe(self.task.config.run.env).reports_unsafe_events
+        return (
+            watched
+            or self.window.total.unsafe_events > 0
+            or any(
+                isinstance(m.env, GuardedEnv) and m.env.unsafe_event is not None
+                for m in self.environments.members
+            )
+        )
 
     def audits(self) -> list[Audit]:
         """The audit of each guarded environment."""

@@ -11,7 +11,6 @@ import numpy as np
 
 from rlpd_gx import files
 from rlpd_gx.errors import GxError
-from rlpd_gx.files import sha256, sync_folder  # noqa: F401  loop/ still imports them from here
 from rlpd_gx.types import Array
 
 _CHUNK = 1 << 24

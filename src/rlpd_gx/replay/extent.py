@@ -14,18 +14,18 @@ from rlpd_gx.types import Array, Observation
 
 @dataclass(eq=False)
 class Extent:
-    """The readable rows of a timeline cut into equal lanes, each a ring of its own.
+    """The readable rows of a timeline cut into equal envs, each a ring of its own.
 
-    Rows are numbered as in the timeline. The *age* of a row counts the readable rows before it in its lane:
+    Rows are numbered as in the timeline. The *age* of a row counts the readable rows before it in its env:
     the seam between the newest and the oldest row lies at the two ends of the ages, and nowhere else.
     """
 
     storage: Storage
-    lane_rows: int
+    rows_per_env: int
     oldest: Array
-    """[lanes] where in its lane the oldest readable row lies."""
+    """[envs] where in its env the oldest readable row lies."""
     length: Array
-    """[lanes] how many rows are readable."""
+    """[envs] how many rows are readable."""
     steps: int
     """Readable rows that are steps."""
 
@@ -48,15 +48,15 @@ class Extent:
         )
 
     def shift(self, rows: Array, offset: Array | int) -> Array:
-        """The row numbers `offset` rows later in the same lane, around the seam."""
+        """The row numbers `offset` rows later in the same env, around the seam."""
         if len(self.oldest) == 1:
-            return (rows + offset) % self.lane_rows
-        inside = rows % self.lane_rows
-        return rows - inside + (inside + offset) % self.lane_rows
+            return (rows + offset) % self.rows_per_env
+        inside = rows % self.rows_per_env
+        return rows - inside + (inside + offset) % self.rows_per_env
 
     def age(self, rows: Array) -> Array:
-        """Readable rows before each row in its lane."""
-        return (rows - self._of_lane(self.oldest, rows)) % self.lane_rows
+        """Readable rows before each row in its env."""
+        return (rows - self._of_lane(self.oldest, rows)) % self.rows_per_env
 
     def reaches(self, rows: Array, offset: Array | int) -> Array:
         """Whether the row `offset` rows later (earlier if negative) is readable and of the same episode."""
@@ -75,12 +75,12 @@ class Extent:
 
     def available(self, stack: int, enough: int) -> int:
         """How many rows are usable, or some number above `enough`."""
-        # only the oldest few rows of a lane can have lost a part of their stack
-        few = min(stack - 1, self.lane_rows)
+        # only the oldest few rows of a env can have lost a part of their stack
+        few = min(stack - 1, self.rows_per_env)
         if not few or self.steps - few * len(self.length) > enough:
             return self.steps
-        lanes, ages = np.nonzero(np.arange(few) < self.length[:, None])
-        rows = lanes * self.lane_rows + (self.oldest[lanes] + ages) % self.lane_rows
+        envs, ages = np.nonzero(np.arange(few) < self.length[:, None])
+        rows = envs * self.rows_per_env + (self.oldest[envs] + ages) % self.rows_per_env
         return self.steps - int(np.count_nonzero(self.timeline.is_step[rows] & ~self.usable(rows, stack)))
 
     def draw(self, count: int, stack: int, generator: np.random.Generator) -> Array:
@@ -109,15 +109,15 @@ class Extent:
         return nested_observation({name: column[index] for name, column in self.observation_columns.items()})
 
     def _draw_readable(self, count: int, generator: np.random.Generator) -> Array:
-        # A lane fills up from its first row on, and is read everywhere once it is full. Floats are as good as
+        # A env fills up from its first row on, and is read everywhere once it is full. Floats are as good as
         # `integers` for less than 2^53 rows, in half the time.
         ends = np.cumsum(self.length) if len(self.length) > 1 else self.length
         ticket = (generator.random(count) * ends[-1]).astype(np.int64)
         if len(ends) == 1:
             return ticket
-        lanes = np.searchsorted(ends, ticket, side="right")
-        return lanes * self.lane_rows + ticket - (ends - self.length)[lanes]
+        envs = np.searchsorted(ends, ticket, side="right")
+        return envs * self.rows_per_env + ticket - (ends - self.length)[envs]
 
     def _of_lane(self, values: Array, rows: Array) -> Array:
-        """The value of each row's lane, from values [lanes]."""
-        return values[0] if len(values) == 1 else values[rows // self.lane_rows]
+        """The value of each row's env, from values [envs]."""
+        return values[0] if len(values) == 1 else values[rows // self.rows_per_env]

@@ -18,10 +18,10 @@ from rlpd_gx.types import Array, Observation, Transition
 
 
 class Ring:
-    """Rows of experience from `lanes` environments in one allocation (or one memory-mapped file).
+    """Rows of experience from `num_envs` environments in one allocation (or one memory-mapped file).
 
-    Each environment writes into its own lane of `capacity // lanes` rows, so its episodes stay side by side.
-    The newest row of a lane is its present observation; a step is written into that row when it is taken:
+    Each environment writes into its own `capacity // num_envs` rows, so its episodes stay side by side.
+    The newest row of an environment is its present observation; a step is written into that row when it is taken:
 
         ring.begin(observation, safe_set)               after a reset
         ring.add(transition)                            after each step
@@ -34,34 +34,38 @@ class Ring:
     """
 
     def __init__(
-        self, layout: Layout, capacity: int, lanes: int = 1, path: str | os.PathLike[str] | None = None
+        self, layout: Layout, capacity: int, num_envs: int = 1, path: str | os.PathLike[str] | None = None
     ) -> None:
-        if lanes < 1 or capacity // lanes < 2:
-            raise GxError(f"a ring needs two rows or more for each environment, got {capacity} for {lanes}")
-        lane_rows = capacity // lanes
+        if num_envs < 1 or capacity // num_envs < 2:
+            raise GxError(
+                f"a ring needs two rows or more for each environment, got {capacity} for {num_envs}"
+            )
+        rows_per_env = capacity // num_envs
         self.layout = layout
-        self.storage = Storage.allocate(layout, lane_rows * lanes, path)
+        self.storage = Storage.allocate(layout, rows_per_env * num_envs, path)
         self.timeline = self.storage.timeline
         self.extent = Extent(
             self.storage,
-            lane_rows,
-            oldest=np.zeros(lanes, np.int64),
-            length=np.zeros(lanes, np.int64),
+            rows_per_env,
+            oldest=np.zeros(num_envs, np.int64),
+            length=np.zeros(num_envs, np.int64),
             steps=0,
         )
         self._columns = self.timeline.columns()
         self._dtypes = layout.columns()
-        self._first_row = np.arange(lanes) * lane_rows
-        self._written = np.zeros(lanes, np.int64)  # rows ever begun in each lane: row n lies at n % lane_rows
-        self._open = np.zeros(lanes, np.bool_)  # whether a step may be taken from the newest row
+        self._first_row = np.arange(num_envs) * rows_per_env
+        self._written = np.zeros(
+            num_envs, np.int64
+        )  # rows ever begun in each env: row n lies at n % rows_per_env
+        self._open = np.zeros(num_envs, np.bool_)  # whether a step may be taken from the newest row
 
     @property
-    def lanes(self) -> int:
+    def num_envs(self) -> int:
         """How many environments write."""
         return len(self._written)
 
     def __repr__(self) -> str:
-        return f"Ring({self.extent.steps} steps, {len(self.timeline)} rows in {self.lanes} lanes)"
+        return f"Ring({self.extent.steps} steps, {len(self.timeline)} rows in {self.num_envs} envs)"
 
     def begin(
         self,
@@ -69,28 +73,28 @@ class Ring:
         safe_set: npt.ArrayLike | None = None,
         where: npt.ArrayLike | None = None,
     ) -> None:
-        """Start an episode in each lane (of `where` [lanes] bool). Both arguments are [lanes, ...].
+        """Start an episode in each env (of `where` [envs] bool). Both arguments are [envs, ...].
 
         An episode that was still running is cut there: its last step becomes truncated.
         """
-        lanes = self._chosen(where)
+        envs = self._chosen(where)
         values = self._checked_arrival(observation, safe_set)
         episode_step = self.timeline.episode_step
-        newest = self._newest(lanes)
-        running = self._open[lanes] & (episode_step[newest] > 0)
+        newest = self._newest(envs)
+        running = self._open[envs] & (episode_step[newest] > 0)
         self.timeline.truncated[self.extent.shift(newest[running], -1)] = True
         # an episode without a step leaves nothing: its only row is used again
-        again = self._open[lanes] & (episode_step[newest] == 0)
-        self._advance(lanes[~again])
-        self._write_observation(lanes, values, np.zeros(len(lanes), np.int32))
-        self._open[lanes] = True
+        again = self._open[envs] & (episode_step[newest] == 0)
+        self._advance(envs[~again])
+        self._write_observation(envs, values, np.zeros(len(envs), np.int32))
+        self._open[envs] = True
 
     def add(self, transition: Transition) -> None:
         """Write one step of each environment in which something was executed."""
-        lanes = self._chosen(transition.executed, "executed")
-        if not self._open[lanes].all():
-            closed = lanes[~self._open[lanes]].tolist()
-            raise GxError(f"no episode is running in lanes {closed}: call begin after a reset, before add")
+        envs = self._chosen(transition.executed, "executed")
+        if not self._open[envs].all():
+            closed = envs[~self._open[envs]].tolist()
+            raise GxError(f"no episode is running in envs {closed}: call begin after a reset, before add")
         action = self.layout.action.base
         step = self._checked(
             {
@@ -104,34 +108,35 @@ class Ring:
             }
         )
         arrived = self._checked_arrival(transition.next_observation, transition.next_safe_set)
-        rows = self._newest(lanes)
+        rows = self._newest(envs)
         for name, value in step.items():
-            self._columns[name][rows] = value[lanes]
+            self._columns[name][rows] = value[envs]
         self.timeline.is_step[rows] = True
-        self.extent.steps += len(lanes)
+        self.extent.steps += len(envs)
         episode_step = self.timeline.episode_step[rows] + 1
-        self._advance(lanes)
-        self._write_observation(lanes, arrived, episode_step)
-        self._open[lanes] = ~(step["terminated"] | step["truncated"])[lanes]
+        self._advance(envs)
+        self._write_observation(envs, arrived, episode_step)
+        self._open[envs] = ~(step["terminated"] | step["truncated"])[envs]
 
     def complete(self, safe_set: npt.ArrayLike, where: npt.ArrayLike | None = None) -> None:
-        """Write safe sets [lanes, code_width] into the newest row of each lane (of `where` [lanes] bool)."""
-        lanes = self._chosen(where)
-        if not self._written[lanes].all():
+        """Write safe sets [envs, code_width] into the newest row of each env (of `where` [envs] bool)."""
+        envs = self._chosen(where)
+        if not self._written[envs].all():
             raise GxError("there is no observation yet to complete with a safe set: call begin after a reset")
         checked = self._checked({"safe_set": safe_set})
-        self.timeline.safe_set[self._newest(lanes)] = checked["safe_set"][lanes]
+        self.timeline.safe_set[self._newest(envs)] = checked["safe_set"][envs]
 
     def state(self) -> tuple[dict[str, Array], dict[str, Any]]:
-        """All it takes to go on: the used part of all arrays [lanes, used, ...], and what JSON can hold.
+        """All it takes to go on: the used part of all arrays [envs, used, ...], and what JSON can hold.
 
         Since an earlier state, rows have changed from `written - 2` of that state on: a step completes the
         newest row, and a cut truncates the one before it.
         """
         used = int(self.extent.length.max())
-        return {name: column[:, :used] for name, column in self._by_lane().items()}, {
+        return {name: column[:, :used] for name, column in self._by_env().items()}, {
             "used": used,
             "shape": self._shape(),
+            "rows": self.extent.rows_per_env,
             "written": self._written.tolist(),
             "open": self._open.tolist(),
             "oldest": self.extent.oldest.tolist(),
@@ -140,11 +145,19 @@ class Ring:
         }
 
     def restore(self, read: Callable[[str, Array], None], state: Mapping[str, Any]) -> None:
-        """Take over a saved state; `read(name, target)` fills a target [lanes, used, ...] with an array."""
+        """Take over a saved state; `read(name, target)` fills a target [envs, used, ...] with an array.
+
+        A ring that was never full may go on in a larger one.
+        """
         if state["shape"] != self._shape():
             raise GxError(f"the saved ring is {state['shape']}, but this one is {self._shape()}")
+        rows = self.extent.rows_per_env
+        if state["rows"] != rows and max(state["written"]) > min(state["rows"], rows):
+            raise GxError(
+                f"the saved ring has {state['rows']} rows per environment and has been full; this one has {rows}"
+            )
         try:
-            for name, column in self._by_lane().items():
+            for name, column in self._by_env().items():
                 read(name, column[:, : state["used"]])
                 column[:, state["used"] :] = 0
         except BaseException:
@@ -161,20 +174,20 @@ class Ring:
         self.extent.steps = 0
 
     def _shape(self) -> str:
-        return f"{self.lanes} lanes of {self.extent.lane_rows} rows of {self.layout}"
+        return f"{self.num_envs} envs of {self.layout}"
 
-    def _by_lane(self) -> dict[str, Array]:
-        """The memory of the ring as arrays [lanes, lane_rows, ...]."""
+    def _by_env(self) -> dict[str, Array]:
+        """The memory of the ring as arrays [envs, rows_per_env, ...]."""
         record_bytes = self.storage.records.view(np.uint8).reshape(len(self.timeline), -1)
         arrays = {"records": record_bytes, **self.storage.large}
-        return {name: array.reshape(self.lanes, -1, *array.shape[1:]) for name, array in arrays.items()}
+        return {name: array.reshape(self.num_envs, -1, *array.shape[1:]) for name, array in arrays.items()}
 
     def _chosen(self, where: npt.ArrayLike | None, name: str = "where") -> Array:
         if where is None:
-            return np.arange(self.lanes)
+            return np.arange(self.num_envs)
         mask = np.asarray(where)
-        if mask.shape != (self.lanes,) or mask.dtype != np.bool_:
-            raise GxError(f"{name} must be bool ({self.lanes},), got {mask.dtype} {mask.shape}")
+        if mask.shape != (self.num_envs,) or mask.dtype != np.bool_:
+            raise GxError(f"{name} must be bool ({self.num_envs},), got {mask.dtype} {mask.shape}")
         return np.flatnonzero(mask)
 
     def _checked(self, values: Mapping[str, npt.ArrayLike]) -> dict[str, Array]:
@@ -182,7 +195,7 @@ class Ring:
         checked = {}
         for name, value in values.items():
             dtype, array = self._dtypes[name], np.asarray(value)
-            expected = (self.lanes, *dtype.shape)
+            expected = (self.num_envs, *dtype.shape)
             if array.shape != expected or not np.can_cast(array.dtype, dtype.base, "same_kind"):
                 raise GxError(f"{name} must be {dtype.base} {expected}, got {array.dtype} {array.shape}")
             checked[name] = array
@@ -194,27 +207,27 @@ class Ring:
             raise GxError(f"the observation must be {self.layout.observation}, got {sorted(parts)}")
         if safe_set is None:  # zeros until it is completed: the row may hold the one of an older state
             code = self._dtypes["safe_set"]
-            safe_set = np.zeros((self.lanes, *code.shape), code.base)
+            safe_set = np.zeros((self.num_envs, *code.shape), code.base)
         return self._checked({**parts, "safe_set": safe_set})
 
-    def _newest(self, lanes: Array) -> Array:
-        return self._first_row[lanes] + (self._written[lanes] - 1) % self.extent.lane_rows
+    def _newest(self, envs: Array) -> Array:
+        return self._first_row[envs] + (self._written[envs] - 1) % self.extent.rows_per_env
 
-    def _advance(self, lanes: Array) -> None:
-        """Move the newest row of each lane one further, over the oldest where the lane is full."""
+    def _advance(self, envs: Array) -> None:
+        """Move the newest row of each env one further, over the oldest where the env is full."""
         extent = self.extent
-        self._written[lanes] += 1
-        rows = self._newest(lanes)
+        self._written[envs] += 1
+        rows = self._newest(envs)
         extent.steps -= int(np.count_nonzero(self.timeline.is_step[rows]))
         self.timeline.is_step[rows] = False
-        full = lanes[extent.length[lanes] == extent.lane_rows]
-        extent.oldest[full] = (extent.oldest[full] + 1) % extent.lane_rows
-        extent.length[lanes] = np.minimum(extent.length[lanes] + 1, extent.lane_rows)
+        full = envs[extent.length[envs] == extent.rows_per_env]
+        extent.oldest[full] = (extent.oldest[full] + 1) % extent.rows_per_env
+        extent.length[envs] = np.minimum(extent.length[envs] + 1, extent.rows_per_env)
 
-    def _write_observation(self, lanes: Array, values: Mapping[str, Array], episode_step: Array) -> None:
-        rows = self._newest(lanes)
+    def _write_observation(self, envs: Array, values: Mapping[str, Array], episode_step: Array) -> None:
+        rows = self._newest(envs)
         for name, value in values.items():
-            self._columns[name][rows] = value[lanes]
+            self._columns[name][rows] = value[envs]
         self.timeline.episode_step[rows] = episode_step
 
 

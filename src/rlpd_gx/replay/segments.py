@@ -23,13 +23,13 @@ class Segments:
         segments.prune(files that some kept checkpoint needs)
 
     `names` lists the segments which the last append or restore needs, in order, as JSON can hold it: name, sha256,
-    and the rows [first, stop) of each lane, counted since the lane's beginning.
+    and the rows [first, stop) of each env, counted since the env's beginning.
     """
 
     def __init__(self, folder: str | os.PathLike[str]) -> None:
         self.folder = Path(folder)
         self.names: list[dict[str, Any]] = []
-        self._written: Array | None = None  # [lanes] rows of the ring when it was last appended
+        self._written: Array | None = None  # [envs] rows of the ring when it was last appended
 
     @property
     def files(self) -> dict[Path, str]:
@@ -39,20 +39,20 @@ class Segments:
     def append(self, ring: Ring) -> None:
         """Write one new file with the rows that changed since the last append; or nothing, and raise."""
         arrays, state = ring.state()
-        written, lane_rows = np.array(state["written"]), ring.extent.lane_rows
+        written, rows_per_env = np.array(state["written"]), ring.extent.rows_per_env
         # a row is completed by its step, and the one before it may be truncated: see `Ring.state`
         first = np.zeros_like(written) if self._written is None else np.maximum(self._written - 2, 0)
-        first = np.maximum(first, written - lane_rows)
-        lanes, places = _places(first, written, lane_rows)
+        first = np.maximum(first, written - rows_per_env)
+        envs, places = _places(first, written, rows_per_env)
         path = self.folder / f"{self._last_number() + 1:06d}.zip"
         rows = {"first": first.tolist(), "stop": written.tolist()}
         for leftover in self.folder.glob(".*"):  # of a process that was killed while it wrote
             leftover.unlink()
         try:
-            archive.write(path, trees.index(arrays, (lanes, places)), rows)
+            archive.write(path, trees.index(arrays, (envs, places)), rows)
         except GxError as error:
             raise GxError(f"{error}; make room for it, then resume the run") from error
-        self.names = [old for old in self.names if (np.array(old["stop"]) > written - lane_rows).any()]
+        self.names = [old for old in self.names if (np.array(old["stop"]) > written - rows_per_env).any()]
         self.names.append({"name": path.name, "sha256": files.sha256(path)} | rows)
         self._written = written
 
@@ -69,11 +69,11 @@ class Segments:
             target[...] = 0
             for entry in names:
                 first, stop = np.array(entry["first"]), np.array(entry["stop"])
-                lanes, places = _places(first, stop, ring.extent.lane_rows)
-                part = np.empty((len(lanes), *target.shape[2:]), target.dtype)
+                envs, places = _places(first, stop, ring.extent.rows_per_env)
+                part = np.empty((len(envs), *target.shape[2:]), target.dtype)
                 with archive.Reader(self.folder / entry["name"]) as segment:
                     segment.read(name, part)
-                target[lanes, places] = part
+                target[envs, places] = part
 
         ring.restore(read, state)
         self.names = [dict(entry) for entry in names]
@@ -94,9 +94,9 @@ class Segments:
         return max((int(path.stem) for path in self._all()), default=0)
 
 
-def _places(first: Array, stop: Array, lane_rows: int) -> tuple[Array, Array]:
-    """[n] lane and [n] place in it of the rows [first, stop) of every lane."""
+def _places(first: Array, stop: Array, rows_per_env: int) -> tuple[Array, Array]:
+    """[n] env and [n] place in it of the rows [first, stop) of every env."""
     counts = stop - first
-    lanes = np.repeat(np.arange(len(counts)), counts)
+    envs = np.repeat(np.arange(len(counts)), counts)
     before = np.repeat(np.cumsum(counts) - counts, counts)
-    return lanes, (first[lanes] + np.arange(len(lanes)) - before) % lane_rows
+    return envs, (first[envs] + np.arange(len(envs)) - before) % rows_per_env

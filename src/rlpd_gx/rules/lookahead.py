@@ -138,7 +138,7 @@ class Search:
         self.model, self.depth, self.held = model, depth, tuple(held)
         self.attempts, self.effort = attempts, effort
         self.simulated_steps = 0
-        self._lanes: WeakKeyDictionary[Any, Situation] = WeakKeyDictionary()
+        self._environments: WeakKeyDictionary[Any, Situation] = WeakKeyDictionary()
         self._saved: list[dict[str, Any]] = []
 
     @property
@@ -149,12 +149,12 @@ class Search:
 
     def __call__(self, state: Any, action: Any, previous_action: Any = None) -> float:
         root = self.model.here(state)
-        situation = self._lanes.get(state)
+        situation = self._environments.get(state)
         if situation is None:
             situation = self._recalled(root)
         elif situation.root.identity != root.identity:
             situation = self._arrived(root, situation.plans.get(root.identity, NOTHING))
-        self._lanes[state] = situation
+        self._environments[state] = situation
         previous = None if previous_action is None else int(previous_action)
         return self._ask(situation, int(action), previous) / self.depth - 1.0
 
@@ -174,16 +174,16 @@ class Search:
     def _recalled(self, root: Place) -> Situation:
         """The situation that was saved in another run: found out anew, but not counted again."""
         key, counted = root.identity.hex(), self.simulated_steps
-        for lane in self._saved:
-            if key != lane["root"] and key not in lane["plans"]:
+        for environment in self._saved:
+            if key != environment["root"] and key not in environment["plans"]:
                 continue
-            self._saved.remove(lane)
-            actions = lane["inherited"] if key == lane["root"] else lane["plans"][key]
+            self._saved.remove(environment)
+            actions = environment["inherited"] if key == environment["root"] else environment["plans"][key]
             inherited = self._roll(Situation(root, NOTHING), root, actions, len(actions))
             self.simulated_steps = counted
             situation = self._arrived(root, inherited)
-            if key == lane["root"]:
-                for action, previous_action in lane["asked"]:
+            if key == environment["root"]:
+                for action, previous_action in environment["asked"]:
                     self._ask(situation, action, previous_action)
                 self.simulated_steps = counted
             return situation
@@ -281,22 +281,22 @@ class Search:
 
     def memory(self) -> dict[str, Any]:
         """What verdicts to come depend on, ready for JSON."""
-        lanes = [
+        environments = [
             {
                 "root": situation.root.identity.hex(),
                 "inherited": situation.inherited.actions[: self.depth - 1],
                 "asked": [list(pair) for pair in situation.asked],
                 "plans": {identity.hex(): plan.actions for identity, plan in situation.plans.items()},
             }
-            for situation in self._lanes.values()
+            for situation in self._environments.values()
         ]
-        return {"simulated_steps": self.simulated_steps, "lanes": self._saved + lanes}
+        return {"simulated_steps": self.simulated_steps, "environments": self._saved + environments}
 
     def restore_memory(self, memory: dict[str, Any]) -> None:
         """Go on as the look-ahead that gave this memory would have."""
-        self._lanes.clear()
+        self._environments.clear()
         self.simulated_steps = int(memory["simulated_steps"])
-        self._saved = list(memory["lanes"])
+        self._saved = list(memory["environments"])
 
 
 def _held_on(way: Iterable[int]) -> Iterator[int]:

@@ -79,6 +79,12 @@ class ConvexSet(SafeSet):
         """This set as box and rows."""
         return self._form()
 
+    @cached_property
+    def _lifted(self) -> Form:
+        """The same with numbers that leave room for arithmetic."""
+        low, high, rows = self.form
+        return Form(low, high, rows.lifted())
+
     @abstractmethod
     def shifted(self, delta: Array) -> Self:
         """The set with its thresholds moved inwards by delta [...] in its own units: margin - delta."""
@@ -87,7 +93,7 @@ class ConvexSet(SafeSet):
 
     @QUIET
     def margin(self, a: Array) -> Array:
-        low, high, rows = self._form_like(a)
+        low, high, rows = self._form_like(a, self.form)
         xp, a = namespace(a), as_float(a)
         margin = xp.min(xp.minimum(a - low, high - a), axis=-1)
         if rows.bound.shape[-1]:
@@ -97,7 +103,7 @@ class ConvexSet(SafeSet):
     @QUIET
     def contains(self, a: Array) -> Array:
         tolerance = TOLERANCE_FLOAT32 if is_float32(a) else TOLERANCE
-        low, high, rows = self._form_like(a)
+        low, high, rows = self._form_like(a, self._lifted)
         xp, a = namespace(a), as_float(a)
         slack = tolerance * xp.abs(a)
         inside = ~row_any(~((a + slack >= low) & (a - slack <= high)))
@@ -113,8 +119,11 @@ class ConvexSet(SafeSet):
     def nearest(self, a: Array, metric: Array | None = None, *, thorough: bool = True) -> Nearest:
         """The nearest allowed action to a [..., d], by sum metric_i (x_i - a_i)^2; metric is 1 if absent.
 
-        The point satisfies every row after the cast to a's dtype, not merely up to rounding, wherever the
-        set is thick enough to hold a representable point.
+        After the cast to a's dtype the point satisfies bounds and rows in exact arithmetic wherever the set has
+        room: where some point of that dtype lies within the bounds and meets each row with 4 eps * (sum |terms| +
+        |c|) to spare. With less room it may break a row by what `contains` tolerates. `empty` is proven. Proposals
+        further away than `FAR` diameters are moved nearer first, see `bring_near`. Not `thorough`: what the batched
+        solver does not find is left unfound.
         """
         xp = namespace(a)
         batch = np.broadcast_shapes(tuple(a.shape[:-1]), self.batch_shape)
@@ -123,7 +132,7 @@ class ConvexSet(SafeSet):
         def flat(v: Array, *tail: int) -> Array:
             return xp.reshape(xp.broadcast_to(v, (*batch, *tail)), (size, *tail))
 
-        low, high, rows = self._form_like(a)
+        low, high, rows = self._form_like(a, self._lifted)
         k = rows.bound.shape[-1]
         low, high = flat(low, d), flat(high, d)
         pos, neg, quad = (flat(c, k, d) for c in (rows.pos, rows.neg, rows.quad))
@@ -198,14 +207,14 @@ class ConvexSet(SafeSet):
         shape = f", batch {self.batch_shape}" if self.batch_shape else ""
         return f"{type(self).__name__}(dimension {self.dimension}{shape})"
 
-    def _form_like(self, a: Array) -> Form:
+    def _form_like(self, a: Array, form: Form) -> Form:
         if a.shape[-1] != self.dimension:
             raise GxError(
                 f"{self!r} got actions of dimension {a.shape[-1]}; give arrays [..., {self.dimension}]"
             )
-        low, high, rows = self.form
+        low, high, rows = form
         if namespace(a) is namespace(low):
-            return self.form
+            return form
         rows = rows.with_arrays(*(as_float(v, like=a) for v in (rows.pos, rows.neg, rows.quad, rows.bound)))
         return Form(as_float(low, like=a), as_float(high, like=a), rows)
 

@@ -38,12 +38,12 @@ def excess(rows: Rows, x: Array) -> Array:
     x = xp.broadcast_to(x[..., None, :], shape)
     picked = (to_numpy(xp.broadcast_to(v, shape)[where]) for v in (rows.pos, rows.neg, rows.quad, x))
     bound = to_numpy(xp.broadcast_to(rows.bound, doubtful.shape)[where])
-    value[where] = as_float(_exact_excess(*picked, bound), like=value)
+    value[where] = as_float(_exact_excess(bound, *picked), like=value)
     return value
 
 
 def _exact_excess(
-    pos: np.ndarray, neg: np.ndarray, quad: np.ndarray, x: np.ndarray, bound: np.ndarray
+    bound: np.ndarray, pos: np.ndarray, neg: np.ndarray, quad: np.ndarray, x: np.ndarray
 ) -> np.ndarray:
     """One row each: coefficients and x [n, d], bound [n] -> [n], with the right sign."""
     slope = np.where(x >= 0, pos, -neg)
@@ -115,7 +115,7 @@ def proven_empty(rows: Rows, weights: Array, low: Array, high: Array) -> Array:
     w = weights[..., None]
     arrays = (xp.sum(w * v, axis=-2)[:, None, :] for v in (rows.pos, rows.neg, rows.quad))
     bound = xp.sum(weights * used, axis=-1)[:, None]
-    combined = rows.with_arrays(*arrays, bound)
+    combined = rows.with_arrays(*arrays, bound)  # type: ignore[call-arg]
     gap = (minimum_over_box(combined, low, high) - bound)[:, 0]
     reach = xp.maximum(xp.abs(low), xp.abs(high))[:, None, :]
     steep = w * xp.maximum(xp.abs(rows.pos), xp.abs(rows.neg))

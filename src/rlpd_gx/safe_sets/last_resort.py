@@ -18,6 +18,7 @@ from rlpd_gx.safe_sets.solver import in_units, stated, units
 
 MAX_CUTS = 40  # rounds of tangent planes
 MAX_PULLS = 6
+FEASIBLE = 1e-12  # largest excess of a row, relative to its numbers, before the point is pulled inside
 GAP = (
     1e-9  # largest difference of primal and dual, relative to the squared distance, of a point called nearest
 )
@@ -88,14 +89,14 @@ class Planes:
 
 def nearest(a: np.ndarray, problem: Problem) -> tuple[np.ndarray | None, np.ndarray]:
     """The nearest point to a [d] up to rounding, or None; and multipliers [K], a candidate proof of emptiness."""
-    unit, factor = units(a[None], problem.rows[None])
-    if unit is None or factor is None:
+    unit = units(a[None])
+    if unit is None:
         return _nearest(a, problem)
     scaled, low, high, rows = in_units(
-        a[None], problem.low[None], problem.high[None], problem.rows[None], unit, factor
+        a[None], problem.low[None], problem.high[None], problem.rows[None], unit
     )
     x, multipliers = _nearest(scaled[0], Problem(low[0], high[0], rows[0], problem.metric))
-    return (None if x is None else x * unit[0]), multipliers * factor[0]
+    return (None if x is None else x * unit[0]), multipliers
 
 
 def _nearest(a: np.ndarray, problem: Problem) -> tuple[np.ndarray | None, np.ndarray]:
@@ -122,7 +123,8 @@ def _nearest(a: np.ndarray, problem: Problem) -> tuple[np.ndarray | None, np.nda
         if np.array_equal(following, x):
             break
         x = following
-    return (x if _is_nearest(a, x, multipliers, problem) else None), multipliers
+    allowed = (exact.excess(rows, x) <= FEASIBLE * rows.magnitude(x))[binds].all()
+    return (x if allowed and _is_nearest(a, x, multipliers, problem) else None), multipliers
 
 
 def _is_nearest(a: np.ndarray, x: np.ndarray, multipliers: np.ndarray, problem: Problem) -> bool:

@@ -47,6 +47,19 @@ class Rows:
         xp = namespace(self.pos)
         return row_sum(xp.abs(self.terms(x))) + xp.abs(self.bound)
 
+    def lifted(self) -> Self:
+        """The same constraints; those with numbers near the smallest there are multiplied by a power of two."""
+        xp = namespace(self.pos)
+        size = xp.maximum(xp.maximum(xp.abs(self.pos), xp.abs(self.neg)), self.quad)
+        steepest = xp.max(size, axis=-1) if size.shape[-1] else xp.zeros_like(self.bound)
+        in_reach = (xp.abs(self.bound) < 2.0**400) | xp.isinf(self.bound)
+        faint = (steepest > 0) & (steepest < 2.0**-200) & in_reach
+        if not bool(xp.any(faint)):
+            return self
+        factor = xp.where(faint, 2.0**600, 1.0)
+        wide = factor[..., None]
+        return self.with_arrays(self.pos * wide, self.neg * wide, self.quad * wide, self.bound * factor)
+
     def __getitem__(self, index: Any) -> Self:
         values = (v[index] for v in (self.pos, self.neg, self.quad, self.bound))
         return type(self)(*values, kinked=self.kinked, curved=self.curved)  # type: ignore[misc]

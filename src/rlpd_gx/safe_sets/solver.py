@@ -154,35 +154,27 @@ class _Problem:
 
 def nearest_point(a: Array, low: Array, high: Array, rows: Rows, metric: Array) -> Solution:
     """Nearest point to a [B, d] with bounds [B, d], rows [B, K, d] and diagonal metric [B, d]."""
-    unit, factor = units(a, rows)
+    unit = units(a)
     if unit is None:
         return _nearest_point(a, low, high, rows, metric)
-    point, found, proof = _nearest_point(*in_units(a, low, high, rows, unit, factor), metric)
-    return Solution(point * unit, found, proof * factor)
+    point, found, proof = _nearest_point(*in_units(a, low, high, rows, unit), metric)
+    return Solution(point * unit, found, proof)
 
 
-def units(a: Array, rows: Rows) -> tuple[Array | None, Array | None]:
-    """Powers of two by which actions [B, 1] and rows [B, K] should be divided and multiplied; None: they need not.
+def units(a: Array) -> Array | None:
+    """Powers of two by which actions [B, 1] should be divided, so that their squares neither vanish nor overflow.
 
-    Numbers near the limits of floating point are brought to where squares neither vanish nor overflow.
+    None if they need not be.
     """
     xp = namespace(a)
     size = xp.max(xp.abs(a), axis=-1)[:, None]
-    steep = xp.max(xp.maximum(xp.maximum(xp.abs(rows.pos), xp.abs(rows.neg)), rows.quad), axis=-1)
-    odd, faint = (size > 0) & ((size < 2.0**-60) | (size > 2.0**60)), (steep > 0) & (steep < 2.0**-200)
-    if not bool(xp.any(odd)) and not bool(xp.any(faint)):
-        return None, None
-    unit = 2.0 ** xp.floor(xp.log2(xp.where(odd & xp.isfinite(size), size, 1.0)))
-    return unit, xp.where(faint, 2.0**600, 1.0)
+    odd = (size > 0) & ((size < 2.0**-60) | (size > 2.0**60)) & xp.isfinite(size)
+    return 2.0 ** xp.floor(xp.log2(xp.where(odd, size, 1.0))) if bool(xp.any(odd)) else None
 
 
-def in_units(
-    a: Array, low: Array, high: Array, rows: Rows, unit: Array, factor: Array
-) -> tuple[Array, Array, Array, Rows]:
-    """The problem with x = unit * x' and each row multiplied by its factor."""
-    f = factor[..., None]
-    quad = rows.quad * f * unit[..., None]
-    scaled = rows.with_arrays(rows.pos * f, rows.neg * f, quad, rows.bound * factor / unit)
+def in_units(a: Array, low: Array, high: Array, rows: Rows, unit: Array) -> tuple[Array, Array, Array, Rows]:
+    """The problem in x' = x / unit; its rows are those of x divided by the unit."""
+    scaled = rows.with_arrays(rows.pos, rows.neg, rows.quad * unit[..., None], rows.bound / unit)
     return a / unit, low / unit, high / unit, scaled
 
 

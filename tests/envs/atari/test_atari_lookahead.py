@@ -31,7 +31,7 @@ def test_the_real_game_is_not_disturbed_and_goes_as_simulated(name):
         assert (reward, terminated, truncated, info) == expected[1:]
         assert np.array_equal(env.render(), twin.render())
         if verdict.status != "inevitable":
-            foreseen = rule.memory()["lanes"][0]["plans"]
+            foreseen = rule.memory()["environments"][0]["plans"]
             assert rule.search.model.here(env).identity.hex() in foreseen  # the very bytes of the emulator
         if terminated:
             env.reset()
@@ -123,7 +123,7 @@ def test_every_outcome_of_a_sticky_action_is_foreseen(name):
         previous = int(verdict.action)
         *_, info = env.step(previous)
         if verdict.status != "inevitable":
-            assert rule.search.model.here(env).identity.hex() in rule.memory()["lanes"][0]["plans"]
+            assert rule.search.model.here(env).identity.hex() in rule.memory()["environments"][0]["plans"]
             assert not info["unsafe_event"]
 
 

@@ -1,0 +1,208 @@
+"""`gx.train`: an environment, rules and data in; a trained policy and its run folder out."""
+
+import itertools
+import json
+import shlex
+import sys
+from collections.abc import Callable, Iterable, Mapping
+from functools import cached_property
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import gymnasium as gym
+
+from rlpd_gx.config import Config
+from rlpd_gx.deploy.export import Policy
+from rlpd_gx.deploy.export import load_policy as load
+from rlpd_gx.envs.description import describe
+from rlpd_gx.errors import GxError
+from rlpd_gx.loading import GIVEN
+from rlpd_gx.loop.configure import configure
+from rlpd_gx.loop.evaluate import evaluate
+from rlpd_gx.loop.resume import Saver, load_learner, resume
+from rlpd_gx.loop.run_folder import RunFolder
+from rlpd_gx.loop.task import Task
+from rlpd_gx.loop.train import Trainer
+from rlpd_gx.loop.watchers import Progress, trackers
+from rlpd_gx.replay.offline import OfflineDataset
+from rlpd_gx.report import write_report
+from rlpd_gx.rules import Rule
+
+Rules = Rule | Iterable[Rule] | Callable[[gym.Env], Any] | str
+
+
+def train(
+    env: str | type[gym.Env] | Callable[..., gym.Env],
+    rules: Rules | None = None,
+    offline: str | Path | OfflineDataset | None = None,
+    *,
+    preset: str = "rlpd-gx",
+    out: str | Path | None = None,
+    progress: bool = True,
+    guard_options: Mapping[str, Any] | None = None,
+    **settings: Any,
+) -> "Run":
+    """Train a policy under a guard that never executes a forbidden action.
+
+    Args:
+        env: a Gymnasium id, an environment class, or a function that makes one.
+        rules: a rule, several that must all hold, a function env -> rules, or `module:name`; None: no guard.
+        offline: a dataset, or the path of one in any supported format.
+        preset: where settings start from.
+        out: folder of the run; a new one in runs/ if not given.
+        progress: print a line at each `log_every`, or show a bar on a terminal.
+        guard_options: what a rules' module may hold beside its rules: state, unsafe_event, fallback, embedding,
+            near_miss, initial_action, parameters (see `GuardedEnv`).
+        settings: any setting of `rlpd-gx train --help-all`, such as steps=20_000 or guard="shield".
+    """
+    given = _given(env, rules, guard_options)
+    values = {**settings, "env": _name(env, given, "env")}
+    if rules is not None:
+        values["rules"] = _name(rules, given, "rules")
+    dataset = offline if isinstance(offline, OfflineDataset) else None
+    if offline is not None and dataset is None:
+        values["offline"] = str(offline)
+    config = configure(preset, values, "gx.train")
+    folder = Path(out) if out is not None else new_folder(config)
+    if dataset is not None:
+        config = configure(preset, values | {"offline": str(dataset.save(folder / "offline"))}, "gx.train")
+    return begin(config, folder, command="gx.train(...)", progress=progress)
+
+
+class Run:
+    """A run folder: the policy in it, what it is worth, and how to continue.
+
+    A run that was begun from Python objects in another process needs them again: `Run(folder, env=..., rules=...)`.
+    """
+
+    def __init__(
+        self,
+        folder: str | Path,
+        *,
+        env: Any = None,
+        rules: Any = None,
+        guard_options: Mapping[str, Any] | None = None,
+    ) -> None:
+        self.folder = Path(folder)
+        if env is not None or rules is not None:
+            given_again(self.folder, env=env, rules=rules, **(guard_options or {}))
+
+    @property
+    def result(self) -> dict[str, Any]:
+        """What result.json says; empty before the run has ended."""
+        path = self.folder / "result.json"
+        return json.loads(path.read_text()) if path.exists() else {}
+
+    @cached_property
+    def policy(self) -> Policy:
+        """The trained policy with its guard: `run.policy.act(observation).action`."""
+        return load(self.folder)
+
+    def evaluate(
+        self, episodes: int = 20, *, seed: int = 2_000_000, sample: bool | None = None
+    ) -> dict[str, Any]:
+        """Returns, lengths and counts of whole episodes under the guard."""
+        learner, environments = load_learner(self.folder)
+        if sample is None:
+            sample = describe(RunFolder.open(self.folder)[1].run.env).sample_in_evaluation
+        return evaluate(learner, environments, episodes, seed, sample=sample).row()
+
+    def report(self) -> Path:
+        """Write report.html and return its path."""
+        return write_report(self.folder)
+
+    def resume(self, steps: int | None = None, *, progress: bool = True) -> "Run":
+        """Continue after an interruption, or for more `steps` than the run was begun with."""
+        return continued(self.folder, steps, progress=progress)
+
+    def __repr__(self) -> str:
+        score = self.result.get("evaluation", {}).get("mean")
+        return f"Run({str(self.folder)!r}" + (")" if score is None else f", return {score:.1f})")
+
+
+def begin(config: Config, folder: Path, *, command: str | None = None, progress: bool = True) -> Run:
+    """Train a config to its end, in a new run folder."""
+    task = Task(config)
+    check(task)
+    if progress and not config.run.rules:
+        print("no rules: training without a guard", file=sys.stderr)
+    elif progress and task.unbacked_rules:
+        print(
+            f"note: {', '.join(task.unbacked_rules)}: enforced at execution, but left out of the value backup, since a "
+            "predicate or margin over continuous actions cannot be stored",
+            file=sys.stderr,
+        )
+    made = RunFolder.create(folder, config, command or shlex.join(["rlpd-gx", *sys.argv[1:]]))
+    trainer, save = Trainer(task, made), Saver(made)
+    trainer.begin()
+    save(trainer)
+    return _finished(trainer, save, progress)
+
+
+def continued(folder: Path, steps: int | None = None, *, progress: bool = True) -> Run:
+    """Resume the run in a folder, for as many steps as it was begun with or for more."""
+    trainer, save, notes = resume(folder, steps=steps)
+    if progress:
+        for note in notes:
+            print(f"note: {note}", file=sys.stderr)
+        print(f"resuming at step {trainer.step:,}", file=sys.stderr)
+    return _finished(trainer, save, progress)
+
+
+def check(task: Task) -> None:
+    """Find what is wrong with a request before a folder is made."""
+    config = task.config
+    task.sampler(task.learner())
+    task.dss()
+    task.dts()
+    if task.offline is None and (config.run.warm_start_updates or config.learner.actor == "clone"):
+        raise GxError("cloning and --warm-start-updates learn from offline data: give --offline")
+
+
+def new_folder(config: Config) -> Path:
+    """A folder in runs/ that does not exist yet."""
+    environment = config.run.env.rpartition(":")[2].replace("/", "-")
+    name = f"{environment}-{config.preset}-seed{config.run.seed}"
+    candidates = (Path("runs") / (name if n == 1 else f"{name}-{n}") for n in itertools.count(1))
+    return next(path for path in candidates if not path.exists())
+
+
+def _finished(trainer: Trainer, save: Saver, progress: bool) -> Run:
+    with Progress(sys.stderr, quiet=not progress) as line:
+        trainer.watchers = (line, *trackers(trainer))
+        trainer.train(save)
+    return Run(trainer.folder.path)
+
+
+def given_again(folder: Path, **objects: Any) -> None:
+    """Hand over the objects of a run that was begun in another process, under the names its settings have."""
+    asked = RunFolder(folder).asked()
+    for name in {str(asked[key]).partition(":")[0] for key in ("env", "rules")}:
+        if name.startswith(GIVEN):
+            sys.modules[name] = ModuleType(name)
+            vars(sys.modules[name]).update(objects)
+
+
+def _given(env: Any, rules: Any, options: Mapping[str, Any] | None) -> ModuleType:
+    """A module that holds the objects, so that settings can name them as `module:name` like any other."""
+    number = next(n for n in itertools.count(1) if f"{GIVEN}_{n}" not in sys.modules)
+    module = ModuleType(f"{GIVEN}_{number}", "Objects that were handed to gx.train.")
+    vars(module).update(options or {}, env=env, rules=rules)
+    sys.modules[module.__name__] = module
+    return module
+
+
+def _name(thing: Any, given: ModuleType, name: str) -> str:
+    """What the settings call an environment or rules: its own name if any process can find it, else the one given."""
+    if isinstance(thing, str):
+        return thing
+    if isinstance(thing, gym.Env):
+        raise GxError(
+            "env is an environment, and training needs several: give its class, or a function that makes one"
+        )
+    home, own = getattr(thing, "__module__", "__main__"), getattr(thing, "__qualname__", "")
+    options = set(vars(given)) - {"env", "rules"} - set(vars(ModuleType("")))
+    if home != "__main__" and not options and getattr(sys.modules.get(home), own or "", None) is thing:
+        return f"{home}:{own}"
+    return f"{given.__name__}:{name}"
