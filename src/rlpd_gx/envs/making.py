@@ -23,7 +23,7 @@ REGISTERING = {  # module that registers them -> how their names begin
 }
 
 
-ATARI = re.compile(r"Atari/(?P<game>\w+)-(?P<observation>ram|pixels)")
+ATARI = re.compile(r"Atari/(?P<game>.+)-(?P<observation>ram|pixels|objects)")
 
 
 def make(env_id: str, **options: Any) -> gym.Env:

@@ -156,6 +156,8 @@ class FiniteJudge:
             return np.full((reader.states.count, self.n), np.nan)
         if atom.form == "mask":
             return reader.mask(atom, self._joint, self.n)
+        if atom.form == "margins":
+            return reader.margins(atom, self.n)
         columns = [
             reader.margin(atom, np.broadcast_to(a, (reader.states.count, *np.shape(a))))
             for a in self.catalogue
@@ -270,7 +272,7 @@ def _digits(
 
 def _refuse_continuous(rules: Sequence[Rule], space: gym.Space) -> None:
     for atom in (a for r in rules for a in r.atoms()):
-        if atom.form not in ("predicate", "mask", "margin"):
+        if atom.form not in ("predicate", "mask", "margin", "margins"):
             raise GxError(
                 f"{atom!r} describes continuous actions, but the action space is {space}; use a mask rule"
             )

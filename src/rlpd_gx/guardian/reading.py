@@ -186,6 +186,17 @@ class Reader:
             float(self._call_one(atom, _one_each(atom), (np.array(np.nan),), row, (every,))[0]) - atom.shift
         )
 
+    def margins(self, atom: Atom, n: int) -> np.ndarray:
+        """Margins of a rule that answers for all n actions at once [B, n]; NaN where it failed."""
+
+        def check(answer: Any) -> Columns:
+            values = _numbers(answer)
+            if values.shape[1:] != (n,):
+                raise GxError(f"returned margins of shape {values.shape[1:]}, expected ({n},) for each state")
+            return (values,)
+
+        return self.call(atom, check, (np.full(n, np.nan),))[0] - atom.shift
+
     def mask(self, atom: Atom, shape: Callable[[np.ndarray, bool], np.ndarray], n: int) -> np.ndarray:
         """Margins +1/-1 of a mask rule [B, n]; NaN where it failed.
 

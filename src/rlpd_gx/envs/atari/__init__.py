@@ -3,6 +3,8 @@
 from rlpd_gx.envs.atari.env import AtariEnv, Clone, make, make_vec
 from rlpd_gx.envs.atari.games import GAMES, Flag, Game, Resource, find_game
 from rlpd_gx.envs.atari.lookahead import Emulator, Lookahead, emulator_state, unsafe_event
+from rlpd_gx.envs.atari.objects import Objects
+from rlpd_gx.envs.atari.ram_rules import RamRules
 
 __all__ = [
     "GAMES",
@@ -12,6 +14,8 @@ __all__ = [
     "Flag",
     "Game",
     "Lookahead",
+    "Objects",
+    "RamRules",
     "Resource",
     "emulator_state",
     "find_game",
