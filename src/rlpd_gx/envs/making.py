@@ -31,7 +31,7 @@ def make(env_id: str, **options: Any) -> gym.Env:
     if env_id.startswith("Atari/"):
         ours = ATARI.fullmatch(env_id)
         if ours is None:
-            raise GxError(f"--env {env_id}: our games are named Atari/GAME-ram or Atari/GAME-pixels")
+            raise GxError(f"--env {env_id}: our games are named Atari/GAME-ram, -objects or -pixels")
         from rlpd_gx.envs import atari
 
         if "max_episode_steps" in options:
@@ -58,4 +58,9 @@ def stored_as(env_id: str, space: gym.Space) -> tuple[str, gym.Space]:
     if ours is None:
         return env_id, space
     assert isinstance(space, gym.spaces.Box)
-    return f"ALE/{ours['game']}-v5", gym.spaces.Box(space.low[0], space.high[0], dtype=np.uint8)
+    from rlpd_gx.envs.atari.games import find_game
+
+    name = f"ALE/{find_game(ours['game']).name}-v5"
+    if ours["observation"] == "objects":
+        return name, space
+    return name, gym.spaces.Box(space.low[0], space.high[0], dtype=np.uint8)

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from rlpd_gx import schedules
-from rlpd_gx.envs.making import make
+from rlpd_gx.envs.making import ATARI, make
 from rlpd_gx.errors import GxError
 from rlpd_gx.guardian import GuardedEnv, Guardian
 from rlpd_gx.learner import Sac, SacContinuous, SacDiscrete, trainable_devices
@@ -108,6 +108,9 @@ class Task:
         if not is_dataset(source) and formats.detect(source) == "action_log":
             image = isinstance(example.observation_space, gym.spaces.Box) and example.stack == 4
             options["observation"] = "pixels" if image else "ram"
+            ours = ATARI.fullmatch(run.env)
+            if ours is not None and ours["observation"] == "objects":
+                options |= {"observation": "objects", "table": ours["game"]}
             if run.rules:
                 live = offline_rules.while_replayed(
                     source, None, run.rules, run.env, env_kwargs=run.env_kwargs, live_state=run.rules_state

@@ -229,6 +229,7 @@ ellipsoid_rule = _maker(
     "ellipsoid", "A rule from an ellipsoid: fn(state) -> (w [d] >= 0, c); sum w_i a_i^2 <= c."
 )
 margins_rule = _maker(
-    "margins", "A rule from margins: fn(state) -> float[n_actions]; allowed when >= 0. For finite action spaces."
+    "margins",
+    "A rule from margins: fn(state) -> float[n_actions]; allowed when >= 0. For finite action spaces.",
 )
 margin_rule = _maker("margin", "A rule from a margin: fn(state, action) -> float; allowed when >= 0.")

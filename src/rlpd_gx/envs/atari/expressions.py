@@ -1,14 +1,17 @@
 """Small expressions over RAM, as the tables write them: `ram[49+i] + 17`, `ram[42+i] > 0 and ram[0] == 0`.
 
-A table is data: an expression may read `ram`, `was` (RAM a step before), `i` (which of several things) and names of the table, calculate,
-compare and choose (`a if c else b`). It cannot reach an attribute, call anything but FUNCTIONS, or loop.
+A table is data: an expression may read `ram`, `was` (RAM a step before), `i` (which of several things) and names of the
+table, calculate, compare and choose (`a if c else b`). It cannot reach an attribute, call anything but FUNCTIONS, or loop.
 """
 
 import ast
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from rlpd_gx import rules
 from rlpd_gx.errors import GxError
+
+CODE = rules.code_of(__file__)  # part of fingerprints
 
 
 def signed(byte: int) -> int:
@@ -78,11 +81,15 @@ class _Checked:
         try:
             tree = ast.parse(str(text).strip(), mode="eval")
         except SyntaxError as error:
-            raise GxError(f"{self.where}: {text!r} is no expression ({error.msg}); write it like ram[49+i]+17") from None
+            raise GxError(
+                f"{self.where}: {text!r} is no expression ({error.msg}); write it like ram[49+i]+17"
+            ) from None
         for node in ast.walk(tree):
             if not isinstance(node, _NODES):
                 raise GxError(f"{self.where}: {text!r} uses {type(node).__name__}, which tables do not allow")
-            if isinstance(node, ast.Call) and not (isinstance(node.func, ast.Name) and node.func.id in FUNCTIONS):
+            if isinstance(node, ast.Call) and not (
+                isinstance(node.func, ast.Name) and node.func.id in FUNCTIONS
+            ):
                 raise GxError(f"{self.where}: {text!r} calls what is none of {', '.join(FUNCTIONS)}")
             if isinstance(node, ast.Constant) and not isinstance(node.value, (int, float, bool)):
                 raise GxError(f"{self.where}: {text!r} holds {node.value!r}, but only numbers are allowed")
@@ -91,7 +98,9 @@ class _Checked:
     def named(self, name: str, above: tuple[str, ...]) -> ast.expr:
         if name not in self.names or name in above:
             problem = "is defined by itself" if name in above else "is not defined"
-            raise GxError(f"{self.where}: {name!r} {problem}; known are ram, was, i, {', '.join((*FUNCTIONS, *self.names))}")
+            raise GxError(
+                f"{self.where}: {name!r} {problem}; known are ram, was, i, {', '.join((*FUNCTIONS, *self.names))}"
+            )
         return self.expression(self.names[name], (*above, name))
 
 

@@ -92,7 +92,10 @@ class Player:
     size: Range
     present: str = "True"
     area: Box = (-1e4, -1e4, 1e4, 1e4)  # x and y stay in (left, top, right, bottom)
-    moves: Mapping[str, Range | str] = field(default_factory=dict)  # pixels in a step, or "keeps"; else (0, 0)
+    moves: Mapping[str, Range | str] = field(
+        default_factory=dict
+    )  # pixels in a step, or "keeps"; else (0, 0)
+    maze: bool = False  # walls are not in the table: a turn may fail, and then the player keeps going
 
 
 @dataclass(frozen=True)
@@ -110,7 +113,7 @@ class Thing:
     kills: tuple[Box, ...] = ()  # its corner minus the player's is in one of: (left, top, right, bottom)
     deadly: str = "True"  # when `kills` counts
     after: str = "0"  # steps until it does
-    speed: Range | None = None  # pixels in a step; from the last two steps, if not given
+    speed: tuple[str, str] | None = None  # pixels in a step; from the last two steps, if not given
 
 
 @dataclass(frozen=True)
@@ -162,6 +165,7 @@ class RuleRow:
     hit: Range = (0, 0)
     speed: float = 0
     bounce: Range = (0, 0)
+    start: str = ""  # where the player will come to rest on the other axis; where it is, if not given
 
 
 @dataclass(frozen=True)
@@ -217,7 +221,9 @@ def read_table(path: Path) -> Game:
     except OSError as error:
         raise GxError(f"{path}: cannot be read ({error.strerror}); give the file of a game's table") from None
     except ValueError as error:
-        raise GxError(f"{path}: is no TOML file ({error}); see docs/atari.md for what a table looks like") from None
+        raise GxError(
+            f"{path}: is no TOML file ({error}); see docs/atari.md for what a table looks like"
+        ) from None
     event = content.pop("event", {})
     if not isinstance(event, dict):
         raise GxError(f"{path}: 'event' must be a section, [event]")
@@ -226,8 +232,14 @@ def read_table(path: Path) -> Game:
     kind = event.pop("kind", LIFE_LOST)
     if kind not in EVENTS:
         raise GxError(f"{path}: event.kind is {kind!r}, but it must be one of: {', '.join(EVENTS)}")
-    lists = {"things": Thing, "resources": Resource, "categories": Category, "numbers": Number, "rules": RuleRow}
-    rows = {
+    lists = {
+        "things": Thing,
+        "resources": Resource,
+        "categories": Category,
+        "numbers": Number,
+        "rules": RuleRow,
+    }
+    rows: dict[str, tuple[Any, ...]] = {
         key: tuple(_record(cls, row, path, f"{key}[{n}]") for n, row in enumerate(content.pop(key, ())))
         for key, cls in lists.items()
     }
@@ -245,7 +257,9 @@ def read_table(path: Path) -> Game:
     game = _record(Game, made, path, "the table")
     for thing in game.things:
         if thing.role not in ROLES:
-            raise GxError(f"{path}: {thing.name!r} has the role {thing.role!r}; choose one of: {', '.join(ROLES)}")
+            raise GxError(
+                f"{path}: {thing.name!r} has the role {thing.role!r}; choose one of: {', '.join(ROLES)}"
+            )
     return game
 
 
@@ -261,6 +275,8 @@ def _record(cls: type[Record], row: Any, path: Path, where: str) -> Record:
         if name not in row and f.default is MISSING and f.default_factory is MISSING:
             raise GxError(f"{path}: {where} lacks {name!r}; add it")
     values = {name: _plain(value, f"{known[name].type}") for name, value in row.items()}
+    if "speed" in values and isinstance(values["speed"], tuple):
+        values["speed"] = tuple(str(v) for v in values["speed"])
     if "kills" in values and not isinstance(values["kills"][0], tuple):  # one box need not be in a list
         values["kills"] = (values["kills"],)
     return cls(**values)

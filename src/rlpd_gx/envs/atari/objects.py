@@ -1,13 +1,14 @@
 """A game's objects, read from RAM: for what the agent sees, what the rules forbid, and what people look at."""
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import gymnasium as gym
 import numpy as np
 
+from rlpd_gx import rules
 from rlpd_gx.envs.atari import expressions
-from rlpd_gx.envs.atari.games import Game, Thing
+from rlpd_gx.envs.atari.games import Game, Thing, find_game
 from rlpd_gx.errors import GxError
 from rlpd_gx.types import Array
 
@@ -15,6 +16,7 @@ WIDTH, HEIGHT = 160, 210  # of the screen
 CHANGE = 16  # pixels in a step that count as 1
 LIMIT = 4  # of every number of an observation
 JUMP = 32  # a larger change is another object in the same place of RAM
+CODE = rules.code_of(__file__)  # part of the fingerprint
 Point = tuple[float, float] | None  # upper left corner; None where there is nothing
 
 
@@ -74,7 +76,9 @@ class Sight:
 
         self.moving = tuple(t for t in game.things if not still(t))
         self.fixed = tuple(t for t in game.things if still(t))
-        first = Thing("player", "friend", self.player.x, self.player.y, self.player.size, 1, self.player.present)
+        first = Thing(
+            "player", "friend", self.player.x, self.player.y, self.player.size, 1, self.player.present
+        )
         members = [(t, i) for t in self.moving for i in range(t.count)]
         self.first_member = np.cumsum([0, *(t.count for t in self.moving)]).tolist()
         self._places = expressions.function([member(t, i) for t, i in ((first, 0), *members)], where)
@@ -115,7 +119,8 @@ class Sight:
         for thing in self.fixed:
             for i in range(at, at + thing.count):
                 if shown[i]:
-                    found.append(Drawn(thing.name, thing.role, *self.spots[i].tolist(), *thing.size))
+                    x, y = self.spots[i].tolist()
+                    found.append(Drawn(thing.name, thing.role, x, y, *thing.size))
             at += thing.count
         return [box for box in found if box.width and box.height]
 
@@ -149,6 +154,11 @@ class Objects:
         """Of observations."""
         return gym.spaces.Box(-LIMIT, LIMIT, (len(self.names),), np.float32)
 
+    @property
+    def fingerprint(self) -> str:
+        """Changes whenever the numbers may."""
+        return rules.fingerprint(CODE, expressions.CODE, repr(self.game))
+
     def _names(self) -> list[str]:
         def of(name: str, i: int, count: int) -> str:
             return name if count == 1 else f"{name} {i}"
@@ -162,7 +172,9 @@ class Objects:
             names += [f"{of(t.name, i, t.count)} present" for i in range(t.count)]
         names += [resource.name for resource in self.game.resources]
         for n in self.game.numbers:
-            names += [f"{of(n.name, i, n.count)} {part}" for i in range(n.count) for part in ("value", "change")]
+            names += [
+                f"{of(n.name, i, n.count)} {part}" for i in range(n.count) for part in ("value", "change")
+            ]
         for c in self.game.categories:
             names += [f"{c.name} = {value}" for value in c.values]
         return names
@@ -171,7 +183,9 @@ class Objects:
         """The vector of one step; at the start of an episode `was` is `ram`."""
         scene = self.sight.scene(ram, was)
         player = scene.player
-        out = [0.0] * 5 if player is None else [1.0, *_at(player), *_change(moved(scene.player_before, player))]
+        out = (
+            [0.0] * 5 if player is None else [1.0, *_at(player), *_change(moved(scene.player_before, player))]
+        )
         px, py = (0.0, 0.0) if player is None else player
         nothing = [0.0] * 7
         for place, before, wrap in zip(scene.places, scene.places_before, self._wraps, strict=True):
@@ -187,8 +201,8 @@ class Objects:
         for value, resource in zip(self._resources(image, image_before), self.game.resources, strict=True):
             out.append((value - resource.empty) / (resource.full - resource.empty))
         if self._scales:
-            now, before = self._numbers(image, image_before), self._numbers(image_before, image_before)
-            for value, last, scale in zip(now, before, self._scales, strict=True):
+            now, earlier = self._numbers(image, image_before), self._numbers(image_before, image_before)
+            for value, last, scale in zip(now, earlier, self._scales, strict=True):
                 out += (value / scale, (value - last) / scale)
         for code, category in zip(self._codes(image, image_before), self.game.categories, strict=True):
             out += [float(code == value) for value in category.values]
@@ -217,3 +231,42 @@ def _at(place: tuple[float, float]) -> tuple[float, float]:
 
 def _change(pixels: tuple[float, float]) -> tuple[float, float]:
     return pixels[0] / CHANGE, pixels[1] / CHANGE
+
+
+def objects_of(game: str) -> Objects:
+    """The objects of a game, by its name or the file of its table."""
+    return Objects(find_game(game))
+
+
+class ObjectsObservation(gym.ObservationWrapper[Array, Any, Any]):
+    """Objects in the place of what an environment of ale-py shows: `ObjectsObservation(gym.make("ALE/Pong-v5"))`.
+
+    Each step of the environment must run the frames of one action, as ale-py's own frame skip does.
+    """
+
+    def __init__(self, env: gym.Env, game: str | None = None) -> None:
+        super().__init__(env)
+        world: Any = env.unwrapped
+        if not hasattr(world, "ale"):
+            raise GxError(f"objects are read from an Atari emulator, which {env} does not have")
+        named = game or (env.spec.id if env.spec else "").removeprefix("ALE/").partition("-")[0]
+        self.objects = objects_of(named)
+        self.observation_space = self.objects.space
+        self._ram: Array | None = None
+
+    @property
+    def feature_names(self) -> tuple[str, ...]:
+        """What each number is."""
+        return self.objects.names
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Array, dict[str, Any]]:
+        self._ram = None
+        return super().reset(seed=seed, options=options)
+
+    def observation(self, observation: Any) -> Array:
+        world: Any = self.env.unwrapped
+        ram = world.ale.getRAM()
+        was, self._ram = ram if self._ram is None else self._ram, ram
+        return self.objects(ram, was)

@@ -20,6 +20,7 @@ from rlpd_gx import rules
 from rlpd_gx.envs.atari import expressions
 from rlpd_gx.envs.atari.env import AtariEnv
 from rlpd_gx.envs.atari.games import KEEPS, Box, Game, RuleRow
+from rlpd_gx.envs.atari.objects import CODE as SIGHT_CODE
 from rlpd_gx.envs.atari.objects import Scene, Sight, moved
 from rlpd_gx.errors import GxError
 from rlpd_gx.types import Array
@@ -77,7 +78,9 @@ class _OfStates:
     def __init__(self, row: RuleRow, sight: Sight, actions: Sequence[str]) -> None:
         if row.kind not in KINDS:
             where = sight.game.file
-            raise GxError(f"{where}: rule {row.name!r} is of kind {row.kind!r}; choose one of: {', '.join(KINDS)}")
+            raise GxError(
+                f"{where}: rule {row.name!r} is of kind {row.kind!r}; choose one of: {', '.join(KINDS)}"
+            )
         self.margins: Margins = KINDS[row.kind](row, sight, actions)
         self._told = (row, sight.game, tuple(actions))
 
@@ -85,7 +88,16 @@ class _OfStates:
     def fingerprint(self) -> str:
         row, game, actions = self._told
         things = [t for t in game.things if t.name in row.things]
-        return rules.fingerprint(CODE, repr(row), repr(game.player), repr(things), repr(game.names), actions)
+        return rules.fingerprint(
+            CODE,
+            expressions.CODE,
+            SIGHT_CODE,
+            repr(row),
+            repr(game.player),
+            repr(things),
+            repr(game.names),
+            actions,
+        )
 
     def __call__(self, states: Sequence[Any]) -> Array:
         return np.stack([self.margins(*images(state)) for state in states])
@@ -95,14 +107,13 @@ def images(state: Any) -> tuple[Array, Array]:
     """RAM of now and of a step before: of our environment or, while a log is replayed, of ale-py's own."""
     if isinstance(state, AtariEnv):
         return state.ram(), state.previous_ram()
-    ale = state.ale
-    frame = ale.getEpisodeFrameNumber()
-    ram, was, at = getattr(state, "_rlpd_gx_images", (None, None, None))
-    if at != frame:
-        now = ale.getRAM()
-        ram, was = now, (now if ram is None or at > frame else ram)
-        state._rlpd_gx_images = (ram, was, frame)
-    return ram, was
+    frame = state.ale.getEpisodeFrameNumber()
+    last: tuple[int, Array, Array] | None = getattr(state, "_rlpd_gx_images", None)
+    if last is None or last[0] != frame:
+        ram = state.ale.getRAM()
+        last = frame, ram, (ram if last is None or last[0] > frame else last[1])
+        state._rlpd_gx_images = last
+    return last[1], last[2]
 
 
 class _Collision:
@@ -121,8 +132,10 @@ class _Collision:
         self._paths = self._path(self.unique) if not self.goes_on.any() else None
         left, top, right, bottom = sight.player.area
         self.low, self.high = np.array([[left], [top]]), np.array([[right], [bottom]])
-        self.threats: list[tuple[int, Box, float, tuple[float, float] | None]] = []
-        deadly, after = [], []
+        self.threats: list[tuple[int, Box, float, int]] = []
+        deadly: list[tuple[str, int]] = []
+        after: list[tuple[str, int]] = []
+        speeds: list[tuple[str, int]] = []
         for thing, first_member in zip(sight.moving, sight.first_member, strict=False):
             if thing.name not in row.things:
                 continue
@@ -130,21 +143,34 @@ class _Collision:
                 for box in thing.kills:
                     m = row.margin
                     wide = (box[0] - m, box[1] - m, box[2] + m, box[3] + m)
-                    self.threats.append((first_member + i, wide, thing.wrap, thing.speed))
+                    speed = -1 if thing.speed is None else len(speeds) // 2
+                    self.threats.append((first_member + i, wide, thing.wrap, speed))
+                    speeds += [(e, i) for e in thing.speed or ()]
                     deadly.append((thing.deadly, i))
                     after.append((thing.after, i))
         for name in row.things:
             if name not in [thing.name for thing in sight.moving if thing.kills]:
-                raise GxError(f"{sight.game.file}: rule {row.name!r} names {name!r}, which is no moving thing that kills")
+                raise GxError(
+                    f"{sight.game.file}: rule {row.name!r} names {name!r}, which is no moving thing that kills"
+                )
         game, where = sight.game, sight.game.file
 
         def texts(rows: list[tuple[str, int]]) -> list[str]:
             return [expressions.for_one(expressions.parse(e, game.names, where), i) for e, i in rows]
 
-        self._deadly = expressions.function(texts(deadly), where) if {e for e, _ in deadly} != {"True"} else None
+        self._deadly = (
+            expressions.function(texts(deadly), where) if {e for e, _ in deadly} != {"True"} else None
+        )
         self._after = expressions.function(texts(after), where) if {e for e, _ in after} != {"0"} else None
+        self._speeds = expressions.function(texts(speeds), where) if speeds else None
+        self.maze = sight.player.maze
+        same = (self.unique[:, None] == self.unique[None]).all(axis=-1) & (
+            self.goes_on[:, None] == self.goes_on
+        )
+        turned = (self.unique[:, None] == -self.unique[None]).all(axis=-1) & ~self.goes_on[:, None]
+        self.straight = same | turned  # the ways of going on that no wall can bar
         reach = np.abs(self.unique).max(axis=0) if len(self.unique) else np.zeros(2)
-        self.reach_x, self.reach_y = (reach * row.horizon).tolist()
+        self.reach_x, self.reach_y = float(reach[0] * row.horizon), float(reach[1] * row.horizon)
         self.nothing = np.zeros(len(actions))
         self.nothing.flags.writeable = False
 
@@ -167,16 +193,29 @@ class _Collision:
         else:
             paths = self._paths
         player = np.array(scene.player)[:, None]
-        at = np.clip(paths + player, np.minimum(self.low, player), np.maximum(self.high, player))  # [u, u, 2, T]
+        at = np.clip(
+            paths + player, np.minimum(self.low, player), np.maximum(self.high, player)
+        )  # [u, u, 2, T]
         things = np.array(places)[:, :, None] + np.array(speeds)[:, :, None] * self.times  # [O, 2, T]
         away = things[:, None, None] - at
-        hit = (away >= np.array(low)[:, None, None, :, None]) & (away <= np.array(high)[:, None, None, :, None])
+        hit = (away >= np.array(low)[:, None, None, :, None]) & (
+            away <= np.array(high)[:, None, None, :, None]
+        )
         met = hit[..., 0, :] & hit[..., 1, :]  # [O, u, u, T]
         if after is not None:
             met &= self.times >= np.array(after)[:, None, None, None]
         met = met.any(axis=0)
-        steps = np.where(met.any(axis=-1), self.times[met.argmax(axis=-1)] - 1e-9, self.horizon).max(axis=1)
-        return (steps - self.horizon)[self.which]
+        steps = np.where(met.any(axis=-1), self.times[met.argmax(axis=-1)] - 1e-9, self.horizon)
+        heading = moved(scene.player_before, scene.player)
+        best = self._in_a_maze(steps, heading) if self.maze else steps.max(axis=1)
+        return (best - self.horizon)[self.which]
+
+    def _in_a_maze(self, steps: Array, heading: tuple[float, float]) -> Array:
+        """Steps to the collision for each action [u]: what crosses the heading may be barred by a wall."""
+        best = np.where(self.straight, steps, 0).max(axis=1)
+        going_on = best[self.goes_on].min() if self.goes_on.any() else self.horizon
+        along = (self.unique * heading).any(axis=1) & (self.unique[:, ::-1] * heading == 0).all(axis=1)
+        return np.where(along | self.goes_on, best, np.minimum(best, going_on))
 
     def _near(self, scene: Scene, ram: Array, was: Array) -> Any:
         """Those that may be met within the horizon: places, speeds and kill boxes; None if there are none."""
@@ -184,15 +223,23 @@ class _Collision:
         px, py = scene.player
         places, speeds, low, high, rows = [], [], [], [], []
         horizon, reach_x, reach_y = self.horizon, self.reach_x, self.reach_y
+        known = None if self._speeds is None else self._speeds(ram.tobytes(), was.tobytes())
         for n, (member, box, wrap, speed) in enumerate(self.threats):
             place = scene.places[member]
             if place is None:
                 continue
             dx, dy = place[0] - px, place[1] - py
-            vx, vy = scene.change(member, wrap) if speed is None else speed
-            if not (box[0] - reach_x < dx + max(vx, 0) * horizon and dx + min(vx, 0) * horizon < box[2] + reach_x):
+            if speed < 0 or known is None:
+                vx, vy = scene.change(member, wrap)
+            else:
+                vx, vy = known[2 * speed], known[2 * speed + 1]
+            if not (
+                box[0] - reach_x < dx + max(vx, 0) * horizon and dx + min(vx, 0) * horizon < box[2] + reach_x
+            ):
                 continue
-            if not (box[1] - reach_y < dy + max(vy, 0) * horizon and dy + min(vy, 0) * horizon < box[3] + reach_y):
+            if not (
+                box[1] - reach_y < dy + max(vy, 0) * horizon and dy + min(vy, 0) * horizon < box[3] + reach_y
+            ):
                 continue
             places.append(place)
             speeds.append((vx, vy))
@@ -218,7 +265,7 @@ class _MustReach:
 
     def __init__(self, row: RuleRow, sight: Sight, actions: Sequence[str]) -> None:
         self.sight, self.row = sight, row
-        (thing,) = [t for t in sight.moving if t.name in row.things] or [None]
+        thing = next((t for t in sight.moving if t.name in row.things), None)
         if thing is None:
             raise GxError(f"{sight.game.file}: rule {row.name!r} names no moving thing")
         self.member, self.wrap = sight.first_member[sight.moving.index(thing)], thing.wrap
@@ -227,6 +274,11 @@ class _MustReach:
         area = sight.player.area
         self.low, self.high = area[self.across], area[self.across + 2]
         self.nothing = np.full(len(actions), row.speed * row.horizon)
+        game = sight.game
+        texts = (
+            [expressions.for_one(expressions.parse(row.start, game.names, game.file), 0)] if row.start else []
+        )
+        self._start = expressions.function(texts, game.file) if texts else None
 
     def __call__(self, ram: Array, was: Array) -> Array:
         scene, row = self.sight.scene(ram, was), self.row
@@ -243,9 +295,14 @@ class _MustReach:
         low, high = row.bounce
         if high > low:
             target = low + abs((target - low + (high - low)) % (2 * (high - low)) - (high - low))
-        player = np.clip(scene.player[self.across] + self.moves, self.low, self.high)
-        off = target - player  # must be within `hit` when the ball arrives
-        missing = np.maximum(np.maximum(row.hit[0] - off, off - row.hit[1]), 0)
+        start = (
+            scene.player[self.across] if self._start is None else self._start(ram.tobytes(), was.tobytes())[0]
+        )
+        player = start + self.moves
+        # At either end of its way the player stands still, however far it was sent.
+        least = target - row.hit[1] if target - row.hit[1] > self.low else -np.inf
+        most = target - row.hit[0] if target - row.hit[0] < self.high else np.inf
+        missing = np.maximum(np.maximum(least - player, player - most), 0)
         return row.speed * max(steps - 1 - row.margin, 0) - missing
 
 
@@ -254,7 +311,10 @@ class _Resource:
 
     def __init__(self, row: RuleRow, sight: Sight, actions: Sequence[str]) -> None:
         game = sight.game
-        texts = [expressions.for_one(expressions.parse(e, game.names, game.file), 0) for e in (row.left, row.needs, row.when)]
+        texts = [
+            expressions.for_one(expressions.parse(e, game.names, game.file), 0)
+            for e in (row.left, row.needs, row.when)
+        ]
         self._read = expressions.function(texts, game.file)
         self.back = np.array([_has(name, row.way) for name in actions])
         if not self.back.any():
@@ -279,7 +339,9 @@ class _Blocked:
         )
         forbidden = np.array([_matches(name, row.forbid) for name in actions])
         if not forbidden.any():
-            raise GxError(f"{game.file}: rule {row.name!r} forbids {row.forbid}, none of {', '.join(actions)}")
+            raise GxError(
+                f"{game.file}: rule {row.name!r} forbids {row.forbid}, none of {', '.join(actions)}"
+            )
         self.margins, self.nothing = np.where(forbidden, -1.0, 1.0), np.ones(len(actions))
 
     def __call__(self, ram: Array, was: Array) -> Array:

@@ -227,7 +227,7 @@ def load(
     choices = {
         "content": cache.content_hash(path, root),
         "format": name,
-        "options": options,
+        "options": formats.meaning(path, name, options),
         "actions": _range_as_json(actions),
         "clip_actions": clip_actions,
         "time_limit_steps": time_limit_steps,
