@@ -1,7 +1,8 @@
 """Small expressions over RAM, as the tables write them: `ram[49+i] + 17`, `ram[42+i] > 0 and ram[0] == 0`.
 
 A table is data: an expression may read `ram`, `was` (RAM a step before), `i` (which of several things) and names of the
-table, calculate, compare and choose (`a if c else b`). It cannot reach an attribute, call anything but FUNCTIONS, or loop.
+table, calculate, compare and choose (`a if c else b`). It cannot reach an attribute, call what is not in FUNCTIONS,
+or loop.
 """
 
 import ast
