@@ -36,7 +36,7 @@ def boxes_agree(game: str, steps: int = 1_500, every: int = 10, seed: int = 0) -
     beside: dict[str, list[bool]] = defaultdict(list)
     for screens, boxes in zip(film, found, strict=True):
         moved = (screens != usual).any(axis=0)
-        drawn = screens[-1] != common
+        drawn = (screens != common).any(axis=0)
         for box in boxes:
             picture = drawn if box.name in still else moved
             inside = _shows(picture, box)

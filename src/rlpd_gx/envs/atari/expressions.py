@@ -40,6 +40,7 @@ def ones(byte: int) -> int:
     return byte.bit_count()
 
 
+UNROLLED = 12  # things that are written out one by one, which is faster to read and slower to make
 FUNCTIONS: dict[str, Callable[..., Any]] = {
     f.__name__: f for f in (min, max, abs, len, signed, bcd, fine, bit, ones)
 }
@@ -66,10 +67,17 @@ def for_one(tree: ast.expr, i: int) -> str:
     return ast.unparse(_Numbered(i).visit(ast.parse(ast.unparse(tree), mode="eval")).body)
 
 
+def for_each(tree: ast.expr, count: int) -> list[str]:
+    """The sources of an expression for things 0 to count - 1, to be listed: many of them as one loop."""
+    if count <= UNROLLED:
+        return [for_one(tree, i) for i in range(count)]
+    return [f"*[{ast.unparse(tree)} for i in range({count})]"]
+
+
 def function(sources: Sequence[str], where: str) -> Callable[[bytes, bytes], list[Any]]:
     """One function of RAM for many checked expressions: a call each would cost more than what they calculate."""
     text = f"lambda ram, was: [{', '.join(sources)}]"
-    return eval(compile(text, f"<{where}>", "eval"), {"__builtins__": {}, **FUNCTIONS})
+    return eval(compile(text, f"<{where}>", "eval"), {"__builtins__": {"range": range}, **FUNCTIONS})
 
 
 class _Checked:

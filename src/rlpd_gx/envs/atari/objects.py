@@ -1,5 +1,6 @@
 """A game's objects, read from RAM: for what the agent sees, what the rules forbid, and what people look at."""
 
+import ast
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -64,12 +65,14 @@ class Sight:
         self.game, self.player = game, game.player
         where = game.file or game.name
 
-        def tree(text: str) -> expressions.ast.expr:
+        def tree(text: str) -> ast.expr:
             return expressions.parse(text, game.names, where)
 
-        def member(thing: Thing, i: int) -> str:
-            x, y, present = (expressions.for_one(tree(t), i) for t in (thing.x, thing.y, thing.present))
-            return f"(({x}), ({y})) if ({present}) else None"
+        def places(thing: Thing) -> list[str]:
+            corner = ast.Tuple([tree(thing.x), tree(thing.y)], ast.Load())
+            return expressions.for_each(
+                ast.IfExp(tree(thing.present), corner, ast.Constant(None)), thing.count
+            )
 
         def still(thing: Thing) -> bool:
             return not (expressions.reads_ram(tree(thing.x)) or expressions.reads_ram(tree(thing.y)))
@@ -79,13 +82,14 @@ class Sight:
         first = Thing(
             "player", "friend", self.player.x, self.player.y, self.player.size, 1, self.player.present
         )
-        members = [(t, i) for t in self.moving for i in range(t.count)]
         self.first_member = np.cumsum([0, *(t.count for t in self.moving)]).tolist()
-        self._places = expressions.function([member(t, i) for t, i in ((first, 0), *members)], where)
-        spots = [(t, i) for t in self.fixed for i in range(t.count)]
-        self._shown = expressions.function([expressions.for_one(tree(t.present), i) for t, i in spots], where)
-        constant = [expressions.for_one(tree(e), i) for t, i in spots for e in (t.x, t.y)]
-        self.spots = np.array(expressions.function(constant, where)(b"", b""), float).reshape(-1, 2)
+        self._places = expressions.function([s for t in (first, *self.moving) for s in places(t)], where)
+        shown = [s for t in self.fixed for s in expressions.for_each(tree(t.present), t.count)]
+        self._shown = expressions.function(shown, where)
+        across = [s for t in self.fixed for s in expressions.for_each(tree(t.x), t.count)]
+        down = [s for t in self.fixed for s in expressions.for_each(tree(t.y), t.count)]
+        corners = [expressions.function(axis, where)(b"", b"") for axis in (across, down)]
+        self.spots = np.array(corners, float).T
         self._last: tuple[Array, list[Point]] | None = None
 
     def scene(self, ram: Array, was: Array) -> Scene:
