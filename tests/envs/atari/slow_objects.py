@@ -19,7 +19,7 @@ class Table:
         names = self.content.get("names", {})
 
         class Names(dict):
-            def __missing__(inner, key):  # noqa: N805
+            def __missing__(inner, key):
                 return eval(names[key], {}, inner)
 
         return eval(str(text), {}, Names(**FUNCTIONS, ram=ram.tolist(), was=was.tolist(), i=i, True_=True))
@@ -117,32 +117,29 @@ class Table:
 
         threats = []
         for thing in self.content["things"]:
-            if thing["name"] in rule["things"]:
-                boxes = thing["kills"] if isinstance(thing["kills"][0], list) else [thing["kills"]]
-                threats += [(thing, i, box) for i in range(thing.get("count", 1)) for box in boxes]
-
-        def met(first, then, t):
-            path = [here[k] + move(first)[k] * min(t, 1) + move(then)[k] * max(t - 1, 0) for k in (0, 1)]
-            x = min(max(path[0], min(left, here[0])), max(right, here[0]))
-            y = min(max(path[1], min(top, here[1])), max(bottom, here[1]))
-            for thing, i, box in threats:
+            for i in range(thing.get("count", 1)) if thing["name"] in rule["things"] else ():
                 place = self.place(thing, ram, was, i)
                 if place is None or not self.value(thing.get("deadly", "True"), ram, was, i):
-                    continue
-                if t < self.value(thing.get("after", "0"), ram, was, i):
                     continue
                 speed = self.change(thing, ram, was, i)
                 if "speed" in thing:
                     speed = [self.value(e, ram, was, i) for e in thing["speed"]]
+                boxes = thing["kills"] if isinstance(thing["kills"][0], list) else [thing["kills"]]
+                after = self.value(thing.get("after", "0"), ram, was, i)
+                threats += [(place, speed, after, box) for box in boxes]
+
+        def met(first, then, t):
+            path = [here[k] + first[k] * min(t, 1) + then[k] * max(t - 1, 0) for k in (0, 1)]
+            x = min(max(path[0], min(left, here[0])), max(right, here[0]))
+            y = min(max(path[1], min(top, here[1])), max(bottom, here[1]))
+            for place, speed, after, box in threats:
                 dx, dy = place[0] + speed[0] * t - x, place[1] + speed[1] * t - y
-                if box[0] <= dx <= box[2] and box[1] <= dy <= box[3]:
+                if t >= after and box[0] <= dx <= box[2] and box[1] <= dy <= box[3]:
                     return True
             return False
 
         times = np.arange(every, horizon + every / 2, every)
-        steps = {
-            (a, c): next((t for t in times if met(a, c, t)), horizon)
-            for a in set(actions)
-            for c in set(actions)
-        }
-        return [max(steps[a, c] for c in set(actions)) for a in actions]
+        moves = [tuple(move(name)) for name in actions]
+        ways = set(moves)
+        steps = {a: max(next((t for t in times if met(a, c, t)), horizon) for c in ways) for a in ways}
+        return [steps[a] for a in moves]

@@ -8,6 +8,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 from gymnasium.utils.env_checker import check_env
+from tests.envs.atari.slow_objects import Table
 
 from rlpd_gx.envs import atari
 from rlpd_gx.envs.atari import expressions
@@ -16,7 +17,6 @@ from rlpd_gx.envs.atari.games import TABLES, read_table
 from rlpd_gx.envs.making import make
 from rlpd_gx.errors import GxError
 from rlpd_gx.replay.offline import load
-from tests.envs.atari.slow_objects import Table
 
 ROOT = Path(__file__).parents[3]
 
@@ -180,7 +180,7 @@ def test_mistakes_in_a_table_are_one_sentence(tmp_path):
         assert wrong != good
         path = tmp_path / "Freeway.toml"
         path.write_text(wrong)
-        with pytest.raises(GxError, match="Freeway.toml") as error:
+        with pytest.raises(GxError, match=r"Freeway\.toml") as error:
             atari.RamRules(atari.make(str(path), "objects"))
         assert sentence in str(error.value)
 

@@ -90,13 +90,17 @@ class Sight:
         down = [s for t in self.fixed for s in expressions.for_each(tree(t.y), t.count)]
         corners = [expressions.function(axis, where)(b"", b"") for axis in (across, down)]
         self.spots = np.array(corners, float).T
-        self._last: tuple[Array, list[Point]] | None = None
+        self._last: tuple[Array, Array, list[Point], Scene] | None = None
 
     def scene(self, ram: Array, was: Array) -> Scene:
-        """Where everything is, and was."""
-        now, before = self._read(ram, was), self._read(was, was)
-        self._last = (ram, now)
-        return Scene(now[0], now[1:], before[0], before[1:])
+        """Where everything is, and was; remembered until another image is asked about, since many rules ask."""
+        if self._last is None or self._last[0] is not ram or self._last[1] is not was:
+            # The step before was read a step ago.
+            known = self._last is not None and self._last[0] is was
+            before = self._last[2] if known and self._last is not None else self._read(was, was)
+            now = before if ram is was else self._read(ram, was)
+            self._last = ram, was, now, Scene(now[0], now[1:], before[0], before[1:])
+        return self._last[3]
 
     def shown(self, ram: Array) -> list[bool]:
         """Which members of the fixed things are there."""
@@ -104,8 +108,6 @@ class Sight:
         return [bool(v) for v in self._shown(image, image)]
 
     def _read(self, ram: Array, was: Array) -> list[Point]:
-        if self._last is not None and self._last[0] is ram:  # the step before was read a step ago
-            return self._last[1]
         try:
             return self._places(ram.tobytes(), was.tobytes())
         except (IndexError, ZeroDivisionError) as error:

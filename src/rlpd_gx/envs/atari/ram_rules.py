@@ -19,13 +19,14 @@ import numpy as np
 from rlpd_gx import rules
 from rlpd_gx.envs.atari import expressions
 from rlpd_gx.envs.atari.env import AtariEnv
-from rlpd_gx.envs.atari.games import KEEPS, Box, Game, RuleRow
+from rlpd_gx.envs.atari.games import KEEPS, Box, Game, Player, RuleRow
 from rlpd_gx.envs.atari.objects import CODE as SIGHT_CODE
 from rlpd_gx.envs.atari.objects import Scene, Sight, moved
 from rlpd_gx.errors import GxError
 from rlpd_gx.types import Array
 
 CODE = rules.code_of(__file__)  # part of the fingerprint
+TOUCH = 1e-9  # a collision at the horizon is one
 Margins = Callable[[Array, Array], Array]
 
 
@@ -131,7 +132,7 @@ class _Collision:
         self._first, self._later = first, later
         self._paths = self._path(self.unique) if not self.goes_on.any() else None
         left, top, right, bottom = sight.player.area
-        self.low, self.high = np.array([[left], [top]]), np.array([[right], [bottom]])
+        self.low, self.high, self.bounded = (left, top), (right, bottom), sight.player.area != Player.area
         self.threats: list[tuple[int, Box, float, int]] = []
         deadly: list[tuple[str, int]] = []
         after: list[tuple[str, int]] = []
@@ -170,13 +171,13 @@ class _Collision:
         turned = (self.unique[:, None] == -self.unique[None]).all(axis=-1) & ~self.goes_on[:, None]
         self.straight = same | turned  # the ways of going on that no wall can bar
         reach = np.abs(self.unique).max(axis=0) if len(self.unique) else np.zeros(2)
-        self.reach_x, self.reach_y = float(reach[0] * row.horizon), float(reach[1] * row.horizon)
+        self.fast_x, self.fast_y = float(reach[0]), float(reach[1])
         self.nothing = np.zeros(len(actions))
         self.nothing.flags.writeable = False
 
-    def _path(self, moves: Array) -> Array:
-        """Where the player is, from where it was, for each action and way of going on [u, u, 2, T]."""
-        return moves[:, None, :, None] * self._first + moves[None, :, :, None] * self._later
+    def _path(self, moves: Array) -> list[Array]:
+        """Where the player is, from where it was, for each action and way of going on: [u, u, T] for x and y."""
+        return [m[:, None, None] * self._first + m[None, :, None] * self._later for m in moves.T]
 
     def __call__(self, ram: Array, was: Array) -> Array:
         scene = self.sight.scene(ram, was)
@@ -185,27 +186,32 @@ class _Collision:
         near = self._near(scene, ram, was)
         if not near:
             return self.nothing
-        places, speeds, low, high, after = near
+        places, speeds, boxes, after = near
         if self._paths is None:
             moves = self.unique.copy()
             moves[self.goes_on] = moved(scene.player_before, scene.player)
             paths = self._path(moves)
         else:
             paths = self._paths
-        player = np.array(scene.player)[:, None]
-        at = np.clip(
-            paths + player, np.minimum(self.low, player), np.maximum(self.high, player)
-        )  # [u, u, 2, T]
-        things = np.array(places)[:, :, None] + np.array(speeds)[:, :, None] * self.times  # [O, 2, T]
-        away = things[:, None, None] - at
-        hit = (away >= np.array(low)[:, None, None, :, None]) & (
-            away <= np.array(high)[:, None, None, :, None]
-        )
-        met = hit[..., 0, :] & hit[..., 1, :]  # [O, u, u, T]
+        met: Any = True
+        for axis in (0, 1):  # [O, u, u, T]: things, actions, ways of going on, times
+            here = scene.player[axis]
+            at = paths[axis] + here
+            if self.bounded:
+                at = np.clip(at, min(self.low[axis], here), max(self.high[axis], here))
+            thing = np.array([place[axis] for place in places])[:, None] + np.multiply.outer(
+                [speed[axis] for speed in speeds], self.times
+            )
+            middle = np.array([(box[axis] + box[axis + 2]) / 2 for box in boxes])[:, None]
+            reach = np.array([(box[axis + 2] - box[axis]) / 2 for box in boxes])[:, None, None, None]
+            met = met & (np.abs((thing - middle)[:, None, None] - at) <= reach)
         if after is not None:
             met &= self.times >= np.array(after)[:, None, None, None]
-        met = met.any(axis=0)
-        steps = np.where(met.any(axis=-1), self.times[met.argmax(axis=-1)] - 1e-9, self.horizon)
+        hit = met[0] if len(met) == 1 else met.any(axis=0)
+        if not hit.any():
+            return self.nothing
+        steps = np.where(hit.any(axis=-1), self.times[hit.argmax(axis=-1)], self.horizon + 1.0)
+        steps = np.minimum(steps - TOUCH, self.horizon)
         heading = moved(scene.player_before, scene.player)
         best = self._in_a_maze(steps, heading) if self.maze else steps.max(axis=1)
         return (best - self.horizon)[self.which]
@@ -218,46 +224,52 @@ class _Collision:
         return np.where(along | self.goes_on, best, np.minimum(best, going_on))
 
     def _near(self, scene: Scene, ram: Array, was: Array) -> Any:
-        """Those that may be met within the horizon: places, speeds and kill boxes; None if there are none."""
+        """Those that some way of moving meets within the horizon: places, speeds, kill boxes and when they count.
+
+        None if there are none, as in most states: that is what makes a verdict cheap.
+        """
         assert scene.player is not None
         px, py = scene.player
-        places, speeds, low, high, rows = [], [], [], [], []
-        horizon, reach_x, reach_y = self.horizon, self.reach_x, self.reach_y
-        known = None if self._speeds is None else self._speeds(ram.tobytes(), was.tobytes())
+        heading = moved(scene.player_before, scene.player) if self.goes_on.any() else (0.0, 0.0)
+        fast_x, fast_y = max(self.fast_x, abs(heading[0])), max(self.fast_y, abs(heading[1]))
+        places, speeds, boxes, after = [], [], [], []
+        speed_of = self._speeds and self._speeds(ram.tobytes(), was.tobytes())
+        deadly = self._deadly and self._deadly(ram.tobytes(), was.tobytes())
+        later = self._after and self._after(ram.tobytes(), was.tobytes())
         for n, (member, box, wrap, speed) in enumerate(self.threats):
             place = scene.places[member]
-            if place is None:
+            if place is None or (deadly is not None and not deadly[n]):
                 continue
-            dx, dy = place[0] - px, place[1] - py
-            if speed < 0 or known is None:
-                vx, vy = scene.change(member, wrap)
-            else:
-                vx, vy = known[2 * speed], known[2 * speed + 1]
-            if not (
-                box[0] - reach_x < dx + max(vx, 0) * horizon and dx + min(vx, 0) * horizon < box[2] + reach_x
-            ):
-                continue
-            if not (
-                box[1] - reach_y < dy + max(vy, 0) * horizon and dy + min(vy, 0) * horizon < box[3] + reach_y
-            ):
+            change = scene.change(member, wrap)
+            vx, vy = change if speed_of is None or speed < 0 else speed_of[2 * speed : 2 * speed + 2]
+            start = 0.0 if later is None else later[n]
+            window = _overlap(place[0] - px, vx, box[0], box[2], fast_x, start, self.horizon)
+            if window is None or _overlap(place[1] - py, vy, box[1], box[3], fast_y, *window) is None:
                 continue
             places.append(place)
             speeds.append((vx, vy))
-            low.append(box[:2])
-            high.append(box[2:])
-            rows.append(n)
-        if not rows:
+            boxes.append(box)
+            after.append(start)
+        if not places:
             return None
-        after = None
-        if self._deadly is not None or self._after is not None:
-            image, image_before = ram.tobytes(), was.tobytes()
-            after = [0.0] * len(rows) if self._after is None else self._after(image, image_before)
-            if self._after is not None:
-                after = [after[n] for n in rows]
-            if self._deadly is not None:
-                deadly = self._deadly(image, image_before)
-                after = [a if deadly[n] else np.inf for a, n in zip(after, rows, strict=True)]
-        return places, speeds, low, high, after
+        return places, speeds, boxes, None if later is None else after
+
+
+def _overlap(
+    away: float, speed: float, low: float, high: float, fast: float, start: float, end: float
+) -> tuple[float, float] | None:
+    """When, in [start, end], something `away` at `speed` may be within low to high of a player this `fast`."""
+    for distance, rate in (
+        (away - high, speed - fast),
+        (low - away, -speed - fast),
+    ):  # distance + rate * t <= 0
+        if rate < 0:
+            start = max(start, distance / -rate)
+        elif distance > 0:
+            return None
+        elif rate > 0:
+            end = min(end, -distance / rate)
+    return (start, end) if start <= end else None
 
 
 class _MustReach:
