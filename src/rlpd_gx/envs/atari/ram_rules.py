@@ -219,9 +219,10 @@ class _Collision:
     def _in_a_maze(self, steps: Array, heading: tuple[float, float]) -> Array:
         """Steps to the collision for each action [u]: what crosses the heading may be barred by a wall."""
         best = np.where(self.straight, steps, 0).max(axis=1)
-        going_on = best[self.goes_on].min() if self.goes_on.any() else self.horizon
+        barred = self.goes_on if self.goes_on.any() else ~self.unique.any(axis=1)  # keeps going, or stands
+        going_on = best[barred].min() if barred.any() else self.horizon
         along = (self.unique * heading).any(axis=1) & (self.unique[:, ::-1] * heading == 0).all(axis=1)
-        return np.where(along | self.goes_on, best, np.minimum(best, going_on))
+        return np.where(along | barred, best, np.minimum(best, going_on))
 
     def _near(self, scene: Scene, ram: Array, was: Array) -> Any:
         """Those that some way of moving meets within the horizon: places, speeds, kill boxes and when they count.
