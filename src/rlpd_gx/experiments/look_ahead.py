@@ -24,7 +24,7 @@ class Arm:
     steps: int = 0
     events: int = 0
     episodes: int = 1
-    interventions: int = 0
+    corrections: int = 0
     inevitable: int = 0
     simulated_steps: int = 0
     score: list[float] = field(default_factory=list)  # of each block
@@ -51,7 +51,7 @@ def play(
             verdict = guardian.certify(env, action)
             action = verdict.action
             arm.milliseconds.append(1000 * (time.process_time() - start))
-            arm.interventions += verdict.intervened
+            arm.corrections += verdict.corrected
             arm.inevitable += verdict.inevitable
         observation, reward, terminated, truncated, info = env.step(action)
         if guardian is None:
@@ -84,7 +84,7 @@ def summary(arm: Arm, seed: int = 0) -> dict[str, Any]:
         "events_per_1000_interval": [low / thousands, high / thousands],
         "score_per_1000": sum(arm.score) / thousands,
         "score_per_1000_interval": np.quantile(drawn, [0.025, 0.975]).tolist(),
-        "intervention_share": arm.interventions / arm.steps,
+        "correction_share": arm.corrections / arm.steps,
         "inevitable_share": arm.inevitable / arm.steps,
         "simulated_steps_per_step": arm.simulated_steps / arm.steps,
         "milliseconds_median": float(np.median(arm.milliseconds)),
