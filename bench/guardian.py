@@ -82,7 +82,7 @@ def verdicts(console, steps=20_000):
         target = "<= 10%" if "one mask" in name else ""
         table.add_row(name, f"{s / steps * 1e6:.2f}", f"{s / seconds[0]:.1%}", target)
     console.print(table)
-    share = one.audit.counts.interventions / one.audit.counts.proposals
+    share = one.audit.tally.corrections / one.audit.tally.proposals
     console.print(f"{share:.0%} of the proposals were moved.")
 
 

@@ -21,7 +21,7 @@ from rich.console import Console
 from rich.table import Table
 
 from rlpd_gx.learner import LearnerConfig, SacContinuous
-from rlpd_gx.loop.presets import preset
+from rlpd_gx.loop.configure import configure
 from rlpd_gx.loop.run_folder import RunFolder
 from rlpd_gx.loop.task import Task
 from rlpd_gx.loop.train import Trainer
@@ -69,7 +69,7 @@ def updates_of(learner, batch):
         ahead = learner._next_policies(minibatches)
         for i, (minibatch, policy) in enumerate(zip(minibatches, ahead, strict=True)):
             learner._update_critics(minibatch, policy, i)
-            learner._follow()
+            learner._update_target()
 
     return update
 
@@ -114,8 +114,8 @@ def loop(console, steps):
     """Time outside environment and updates, as a share, with RLPD's own sizes and a guard."""
     folder = Path(tempfile.mkdtemp())
     values = {"env": "Hopper-v5", "rules": "rlpd_gx.envs.mujoco:power", "steps": steps, "learning_starts": 50,
-              "evaluate_every": 0, "evaluation_episodes": 1, "updates_per_step": 2}  # fmt: skip
-    config = preset("rlpd-gx").with_values(values, "bench")
+              "evaluate_every": 0, "evaluation_episodes": 1, "utd": 2}  # fmt: skip
+    config = configure("rlpd-gx", values, "bench")
     trainer = Trainer(Task(config), RunFolder.create(folder / "run", config, "bench"))
     trainer.begin()
     seconds = trainer.train(lambda _: None)["seconds"]

@@ -23,11 +23,12 @@ from rlpd_gx.replay.hybrid import Hybrid
 from rlpd_gx.replay.ring import Ring
 from rlpd_gx.replay.samplers import Uniform
 from rlpd_gx.replay.timeline import Layout, Timeline
-from rlpd_gx.types import Batch
+from rlpd_gx.types import Batch, Transition
 
 BATCH, UPDATES, STACK, EPISODE_STEPS = 256, 20, 4, 500
 PIXEL_STEPS, STATE_STEPS = 20_000, 100_000
 ROUNDS, CALLS = 36, 6
+ONE, NO = np.ones(1, np.float32), np.zeros(1, bool)
 OURS = ("ours, online", "ours, half offline")
 
 PIXELS = Layout(np.dtype((np.uint8, (84, 84))), np.dtype(np.int64), np.dtype((np.uint8, (18,))))
@@ -49,15 +50,18 @@ def filled_ring(layout: Layout, steps: int, *, wrapped: bool) -> Ring:
         if step % EPISODE_STEPS == 0:
             ring.begin(observation(layout, step), safe_set)
         ring.add(
-            proposed_action=action,
-            executed_action=action,
-            reward=[1.0],
-            terminated=[(step + 1) % EPISODE_STEPS == 0],
-            truncated=[False],
-            margin=[1.0],
-            unsafe_event=[False],
-            next_observation=observation(layout, step + 1),
-            next_safe_set=safe_set,
+            Transition(
+                proposed_action=action,
+                executed_action=action,
+                reward=ONE,
+                terminated=np.array([(step + 1) % EPISODE_STEPS == 0]),
+                truncated=NO,
+                margin=ONE,
+                unsafe_event=NO,
+                next_observation=observation(layout, step + 1),
+                next_safe_set=safe_set,
+                executed=~NO,
+            )
         )
     return ring
 

@@ -9,21 +9,23 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:  # what editors and type checkers see
     from rlpd_gx import envs as envs
     from rlpd_gx import theory as theory
+    from rlpd_gx.deploy.export import load_policy as load_policy
     from rlpd_gx.errors import GxError as GxError
     from rlpd_gx.errors import StopEpisode as StopEpisode
     from rlpd_gx.guardian import *  # noqa: F403
-    from rlpd_gx.loop.export import load_policy as load_policy
     from rlpd_gx.rules import *  # noqa: F403
     from rlpd_gx.safe_sets import *  # noqa: F403
     from rlpd_gx.types import Context as Context
     from rlpd_gx.types import Status as Status
+    from rlpd_gx.types import Tally as Tally
+    from rlpd_gx.types import Transition as Transition
     from rlpd_gx.types import Verdict as Verdict
 
 __version__ = "0.1.0"
 
 _HOME = {
     "rlpd_gx.errors": ("GxError", "StopEpisode"),
-    "rlpd_gx.types": ("Context", "Status", "Verdict"),
+    "rlpd_gx.types": ("Context", "Status", "Tally", "Transition", "Verdict"),
     "rlpd_gx.safe_sets": (
         "Box",
         "Ellipsoid",
@@ -51,7 +53,7 @@ _HOME = {
         "rule",
     ),
     "rlpd_gx.guardian": ("Audit", "GuardedEnv", "GuardedVectorEnv", "Guardian", "VerdictBatch"),
-    "rlpd_gx.loop.export": ("load_policy",),
+    "rlpd_gx.deploy.export": ("load_policy",),
 }
 _MODULE_OF = {name: module for module, names in _HOME.items() for name in names}
 _SUBPACKAGES = ("theory", "envs", "safe_sets")

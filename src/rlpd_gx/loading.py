@@ -3,6 +3,7 @@
 import importlib
 import os
 import sys
+from collections.abc import Iterable
 from types import ModuleType
 from typing import Any
 
@@ -10,21 +11,57 @@ from rlpd_gx.errors import GxError
 
 
 def load(spec: str, what: str) -> tuple[Any, ModuleType]:
-    """The object named by `module:name`, and its module. Modules in the current folder are found too."""
-    module_name, colon, name = spec.partition(":")
-    if not colon or not name:
+    """The object named by `module:name` after the flag --`what`, and its module."""
+    module, name = load_module(spec, what)
+    if not hasattr(module, name):
+        public = [
+            n for n, v in vars(module).items() if not n.startswith("_") and not isinstance(v, ModuleType)
+        ]
+        instead = did_you_mean(name, public) or f"; it has {', '.join(public[:12])}"
+        raise GxError(f"--{what} {spec}: {module.__name__} has no {name!r}{instead}")
+    return getattr(module, name), module
+
+
+def load_module(spec: str, what: str) -> tuple[ModuleType, str]:
+    """The module and the name in `module:name`. Modules in the current folder are found too."""
+    module_name, _, name = spec.partition(":")
+    if not module_name or not name:
         raise GxError(f"--{what} takes module:name, not {spec!r}; for example my_rules:speed_limit")
+    if module_name.endswith(".py") or os.sep in module_name:
+        module_name = module_name.removesuffix(".py").removeprefix(f".{os.sep}").replace(os.sep, ".")
+        raise GxError(f"--{what} {spec}: write it as a module, {module_name}:{name}")
     if os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())
     try:
-        module = importlib.import_module(module_name)
+        return importlib.import_module(module_name), name
     except ModuleNotFoundError as error:
-        raise GxError(f"--{what} {spec}: there is no module {error.name!r} here or installed") from None
-    except Exception as error:
+        if error.name is not None and not f"{module_name}.".startswith(f"{error.name}."):
+            raise GxError(
+                f"--{what} {spec}: {module_name} imports {error.name}, which is not installed"
+            ) from None
+        here = [file[:-3] for file in os.listdir() if file.endswith(".py")]
         raise GxError(
-            f"--{what} {spec}: importing {module_name} raised {type(error).__name__}: {error}"
-        ) from error
-    if not hasattr(module, name):
-        public = [n for n in vars(module) if not n.startswith("_")]
-        raise GxError(f"--{what} {spec}: {module_name} has no {name!r}; it has {', '.join(public[:12])}")
-    return getattr(module, name), module
+            f"--{what} {spec}: there is no module {error.name!r} in this folder or installed"
+            f"{did_you_mean(module_name, here)}"
+        ) from None
+    except Exception as error:
+        raise GxError(f"--{what} {spec}: importing {module_name} {raised(error)}") from error
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """A suggestion, if anything known is similar."""
+    from difflib import get_close_matches
+
+    similar = get_close_matches(word, list(known), 1)
+    return f"; did you mean {similar[0]}?" if similar else ""
+
+
+def raised(error: BaseException) -> str:
+    """`raised KeyError: 'x' (my_env.py, line 12)`: what somebody else's code raised, and where."""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    where = ""
+    if trace is not None and not isinstance(error, SyntaxError):
+        where = f" ({os.path.basename(trace.tb_frame.f_code.co_filename)}, line {trace.tb_lineno})"
+    return f"raised {type(error).__name__}: {error}{where}"

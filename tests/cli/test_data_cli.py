@@ -102,6 +102,48 @@ def test_a_mapping(command, tmp_path):
     assert "mapping.json" in err
 
 
+def test_a_log_with_gaps_is_audited_not_refused(command, tmp_path):
+    (tmp_path / "log.csv").write_text("x,u,r,end\n0,1,0.5,0\n,1,nan,0\n2,1,0.5,0\n3,1,0.5,1\n")
+    mapping = tmp_path / "mapping.json"
+    mapping.write_text('{"observations": ["x"], "actions": ["u"], "rewards": "r", "terminals": "end"}')
+    options = (tmp_path / "log.csv", "--mapping", mapping)
+    code, out, _ = command("data", "audit", *options, "--json")
+    assert code == 0
+    report = json.loads(out)
+    assert report["not_finite_rows"] == {"observation": 1, "reward": 1}
+    assert any("'observations/x', row 1: is empty or NaN" in finding for finding in report["findings"])
+    code, _, err = command("data", "convert", *options)
+    assert code == 2
+    assert "row 1: is empty or NaN" in err
+
+
+def test_a_time_limit_in_a_log_without_next_observations(command, tmp_path):
+    rows = [f"{t},1,0.5,{int(t % 60 == 59)}" for t in range(180)]
+    (tmp_path / "log.csv").write_text("\n".join(["x,u,r,end", *rows]) + "\n")
+    mapping = tmp_path / "mapping.json"
+    mapping.write_text('{"observations": ["x"], "actions": ["u"], "rewards": "r", "terminals": "end"}')
+    kept = tmp_path / "kept"
+    code, out, err = command(
+        "data", "convert", tmp_path / "log.csv", "--mapping", mapping, "--time-limit", 60, "--out", kept
+    )
+    assert (code, out) == (0, f"177 steps in 3 episodes in {kept}\n")
+    assert "their last step is left out" in err
+    line = load(kept).timeline
+    assert line.observation[:, 0].tolist() == list(range(180))
+    assert not line.terminated.any()
+
+
+def test_what_an_older_version_left_in_the_cache_is_only_noted(command, pendulum, tmp_path):
+    command("data", "convert", pendulum)
+    old = tmp_path / "cache" / "old"
+    old.mkdir()
+    (old / "meta.json").write_text('{"rlpd_gx_dataset": 2}')
+    code, out, err = command("data", "list")
+    assert code == 0
+    assert "pendulum.npz" in out
+    assert "written in layout 2" in err
+
+
 def test_the_commands_of_the_documentation(command, tmp_path, monkeypatch):
     text = (Path(__file__).parents[2] / "docs" / "data.md").read_text()
     lines = text.partition("```sh\n")[2].partition("```")[0].strip().splitlines()

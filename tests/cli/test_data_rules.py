@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 
 import rlpd_gx as gx
-from rlpd_gx.loop.offline_rules import everything
 from rlpd_gx.replay.offline import load, with_safe_sets
 
 STEPS = 20
@@ -353,7 +352,7 @@ def test_everything_is_the_whole_space_in_any_form():
         d, gx.WeightedL1(np.ones(2), np.array(0.1)), gx.Polytope(np.ones((1, 2)), -np.ones(1))
     )
     for example in (tight, gx.Union(tight, gx.Intersection(d, gx.Box(d.low / 9, d.high / 9)))):
-        full = everything(example)
+        full = example.everything()
         assert full.spec == example.spec
         assert not example.contains(point)
         again = gx.decode(full.encode(), full.spec)
@@ -361,7 +360,7 @@ def test_everything_is_the_whole_space_in_any_form():
         assert not again.contains(outside)
         assert np.allclose(again.project(outside), [1, 0])
     mask = gx.Mask(np.array([False, True]), start=3)
-    assert everything(mask).spec == mask.spec
-    assert everything(mask).contains(np.array([3, 4])).all()
+    assert mask.everything().spec == mask.spec
+    assert mask.everything().contains(np.array([3, 4])).all()
     product = gx.ProductMask(np.array([True, False, False]), (2, 1))
-    assert everything(product).contains(np.array([1, 0]))
+    assert product.everything().contains(np.array([1, 0]))

@@ -36,8 +36,8 @@ def test_ones_own_rules_in_the_current_folder(folder):
     assert done.returncode == 0, done.stderr
     assert "blocked by lean" in done.stdout
     audit, events = gx.Audit.read(folder / "a.jsonl")
-    assert audit.counts.episodes == 3
-    assert len(events) == audit.counts.interventions > 0
+    assert audit.tally.episodes == 3
+    assert len(events) == audit.tally.corrections > 0
 
 
 def test_a_policy_of_ones_own_and_the_comparison(folder):

@@ -1,19 +1,25 @@
 """`rlpd-gx train` and `evaluate` from the outside: what comes out, and what a mistake is answered with."""
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
+import gymnasium as gym
+import numpy as np
 import pytest
+from users_folder import fill
 
+from rlpd_gx.config import PRESETS, Config
+from rlpd_gx.envs.making import make
 from rlpd_gx.errors import GxError
-from rlpd_gx.loop.config import FIELDS, Config, read_file
-from rlpd_gx.loop.presets import PRESETS, preset
+from rlpd_gx.loop.configure import configure
+from rlpd_gx.settings import SETTINGS, flat, from_flat, read_file, with_values
 
-TINY = ["--updates-per-step=1", "--batch-size=8", "--hidden-sizes=8,8", "--ensemble-size=2", "--learning-starts=8",
-        "--evaluation-episodes=1", "--no-tensorboard"]  # fmt: skip
+TINY = ["--utd=1", "--batch-size=8", "--hidden-sizes=8,8", "--ensemble-size=2", "--learning-starts=8",
+        "--evaluation-episodes=1"]  # fmt: skip
 PROBE = ["--env=Probe/LureDiscrete-v0", "--rules=rlpd_gx.envs.probes:lure_mask"]
 
 
@@ -66,42 +72,89 @@ def test_a_game_is_learned_under_look_ahead_from_an_action_log(tmp_path: Path) -
     result = json.loads((tmp_path / "run" / "result.json").read_text())
     for part in (result["training"], result["evaluation"]):
         assert part["steps"] >= 30
-        assert part["forbidden_executed"] == part["unsafe_events"] == part["fallbacks"] == 0
+        assert part["forbidden_executed"] == part["unsafe_events"] == part["fallback"] == 0
     assert result["rows"]["offline"] > 0
     assert result["simulated_steps"] > 0
 
 
-@pytest.mark.parametrize(
-    ("arguments", "sentence"),
-    [
-        (["--env=NoSuch-v0"], "NoSuch"),
-        (["--env=Atari/NoSuch-ram"], "NoSuch"),
-        (["--env=Probe/LureDiscrete-v0", "--rules=rlpd_gx.envs.probes:nothing"], "has no 'nothing'"),
-        ([*PROBE, "--offline=missing.hdf5"], "missing.hdf5"),
-        ([*PROBE, "--preset=best"], "there is no preset 'best'"),
-        ([*PROBE, "--config=broken.yaml"], "broken.yaml"),
-        ([*PROBE, "--config=unknown.yaml"], "no setting 'banana'"),
-        ([*PROBE, "--device=quantum"], "--device quantum"),
-        ([*PROBE, "--target-subset=99"], "target_subset"),
-        (["--env=Probe/ConstantDiscrete-v0"], "backup=none"),
-        (["--resume=nowhere"], "holds no run"),
-        ([], "--env"),
-    ],
+LINE = re.compile(
+    r"step (\d+)/60  return -[\d.]+(  evaluated -[\d.]+)?  corrections [\d.]+%  unsafe events (\d+|not watched)"
+    r"(  [\d.]+ steps/s  \d+ s left)?"
 )
-def test_mistakes_are_one_sentence(tmp_path: Path, arguments: list[str], sentence: str) -> None:
-    (tmp_path / "broken.yaml").write_text("a: [1\n")
-    (tmp_path / "unknown.yaml").write_text("banana: 1\n")
-    done = rlpd_gx("train", *arguments, *([] if "--resume=nowhere" in arguments else TINY), cwd=tmp_path)
-    assert done.returncode == 2, done.stderr
-    assert sentence in done.stderr
-    assert "Traceback" not in done.stderr
-    assert len(done.stderr.strip().splitlines()) == 1
-    assert not (tmp_path / "runs").exists()
+
+
+def test_off_a_terminal_each_log_every_is_a_line_and_the_tables_say_what_was_watched(tmp_path: Path) -> None:
+    fill(tmp_path)
+    words = ["--env=drone:Drone-v0", *TINY, "--steps=60", "--log-every=20", "--evaluate-every=20"]
+    done = rlpd_gx("train", *words, "--rules=watched:power", "--compare", "--out=run", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    lines = done.stderr.splitlines()
+    assert len(lines) == 6
+    for line, step in zip(lines[:3], (20, 40, 60), strict=True):
+        found = LINE.fullmatch(line)
+        assert found, line
+        assert int(found[1]) == step
+        assert found[3] != "not watched"
+        assert (found[2] is None) == (step == 20)
+    assert not any("corrections" in line for line in lines[3:])  # without a guard nothing is corrected
+    assert max(map(len, done.stdout.splitlines())) <= 80
+    first, second = done.stdout.split("\n\n")[:2]
+    assert "guard: guardian" in first
+    assert re.search(r"Corrections +[\d,]+ +[\d,]+", first)
+    assert re.search(r"Unsafe episodes +\d+ of 12", first)
+    assert "guard: none" in second
+    assert re.search(r"Corrections +no guard +no guard", second)
+    page = (tmp_path / "run" / "comparison.html").read_text()
+    assert 'href="report.html"' in page
+    assert 'href="../run-unguarded/report.html"' in page
+
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    events = EventAccumulator(str(tmp_path / "run" / "tensorboard"))
+    events.Reload()
+    tags = set(events.Tags()["scalars"])
+    assert {"eval/return", "guard/correction_rate", "time/steps_per_second", "train/critic_loss",
+            "train/episode_return", "guard/unsafe_event_rate"} <= tags  # fmt: skip
+    assert {tag.partition("/")[0] for tag in tags} == {"eval", "guard", "time", "train"}
+    assert [event.step for event in events.Scalars("eval/return")] == [20, 40, 60]
+
+
+def test_without_rules_it_trains_without_a_guard_and_says_so(tmp_path: Path) -> None:
+    fill(tmp_path)
+    words = ["--env=drone:windy", '--env-kwargs={"wind": 0.2}', *TINY, "--steps=20"]
+    done = rlpd_gx("train", *words, "--out=run", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.splitlines()[0] == "no --rules: training without a guard"
+    assert re.search(r"Unsafe events +not watched +not watched", done.stdout)
+    assert re.search(r"Forbidden actions executed +no rules +no rules", done.stdout)
+    settings = json.loads((tmp_path / "run" / "config.json").read_text())
+    assert (settings["guard"], settings["backup"], settings["env_kwargs"]) == ("none", "none", {"wind": 0.2})
+    quiet = rlpd_gx("train", *words, "--out=again", "--quiet", cwd=tmp_path)
+    assert (quiet.returncode, quiet.stderr) == (0, "")
+    assert "Report: again/report.html" in quiet.stdout
+
+
+@pytest.mark.parametrize("env", ["drone:Drone", "drone:windy", "drone:Drone-v0", "drone:NamedDrone-v0"])
+def test_ones_own_environment_in_the_current_folder(env: str, tmp_path: Path, monkeypatch: Any) -> None:
+    fill(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    sys.modules.pop("drone", None)
+    for name in ("Drone-v0", "NamedDrone-v0"):
+        gym.registry.pop(name, None)
+    made = make(env)
+    made.reset(seed=0)
+    steps = 1
+    while not made.step(np.zeros(1, np.float32))[3]:
+        steps += 1
+    assert steps == (5 if "-v" in env else 10)
+    short = make(env, max_episode_steps=2)
+    short.reset(seed=0)
+    assert [short.step(np.zeros(1, np.float32))[3] for _ in range(2)] == [False, True]
+    assert make("drone:windy", wind=3.0).unwrapped.wind == 3.0
 
 
 def test_a_dataset_of_another_task_is_refused(tmp_path: Path) -> None:
-    import numpy as np
-
     np.savez(
         tmp_path / "other.npz", observations=np.zeros((5, 3), np.float32), actions=np.zeros((5, 2), np.float32),
         rewards=np.zeros(5), terminals=np.array([0, 0, 0, 0, 1], bool),
@@ -114,9 +167,10 @@ def test_a_dataset_of_another_task_is_refused(tmp_path: Path) -> None:
 
 def test_every_preset_is_a_config_and_every_setting_has_its_sentence() -> None:
     for name in PRESETS:
-        config = preset(name)
-        assert Config.from_flat(config.flat(), "test") == config
-    assert all(field.help.endswith(".") for field in FIELDS.values())
+        config = configure(name)
+        assert from_flat(flat(config), "test") == config
+    assert all(setting.help.endswith(".") for setting in SETTINGS.values())
+    assert configure("rlpd-gx", {"rules": "a:b"}) == with_values(Config(), {"rules": "a:b"}, "test")
 
 
 @pytest.mark.parametrize(
@@ -127,11 +181,14 @@ def test_every_preset_is_a_config_and_every_setting_has_its_sentence() -> None:
         ("hidden_sizes", "a,b"),
         ("env_kwargs", "[]"),
         ("layer_norm", "yes"),
+        ("tau", float("inf")),
+        ("seed", True),
+        ("guard", None),
     ],
 )
 def test_a_wrong_value_is_named(name: str, value: Any) -> None:
     with pytest.raises(GxError, match=name):
-        Config().with_values({name: value}, "test")
+        with_values(Config(), {name: value}, "test")
 
 
 def test_files_may_have_sections_or_not(tmp_path: Path) -> None:

@@ -80,9 +80,9 @@ def test_the_rule_forbids_the_lure_at_the_second_step_only(rule, continuous, lur
     guardian = Guardian(env.action_space, rule)
     first, _ = env.reset(seed=0)
     second, *_ = env.step(lure)
-    assert not guardian.certify(first, lure).intervened
+    assert not guardian.certify(first, lure).corrected
     verdict = guardian.certify(second, lure)
-    assert verdict.intervened
+    assert verdict.corrected
     assert any(np.allclose(verdict.action, choice) for choice in moved)
 
 

@@ -34,7 +34,7 @@ def play(guardian, proposals):
 def test_counts_agree_with_a_count_from_outside():
     guardian = gx.Guardian(LINE, gx.bounds_rule(lambda s: ([-1], [0.5]), name="wall"), near_miss=0.05)
     seen = play(guardian, np.linspace(-0.9, 0.9, 181))
-    counts = guardian.audit.counts
+    counts = guardian.audit.tally
     assert (counts.proposals, counts.projected, counts.near_misses) == (
         seen["proposals"],
         seen["moved"],
@@ -45,8 +45,8 @@ def test_counts_agree_with_a_count_from_outside():
     assert counts.rules["wall"].deepest == pytest.approx(0.4, abs=1e-6)
     assert counts.distance == pytest.approx(seen["depth"], abs=1e-4)
     summary = guardian.audit.as_dict()
-    assert summary["interventions"] == seen["moved"]
-    assert summary["intervention_rate"] == pytest.approx(seen["moved"] / 181)
+    assert summary["corrections"] == seen["moved"]
+    assert summary["correction_rate"] == pytest.approx(seen["moved"] / 181)
     json.dumps(summary)
 
 
@@ -60,7 +60,7 @@ def test_a_batch_counts_like_one_by_one_and_remembered_verdicts_like_fresh_ones(
         one.certify(0.0, p)
     many.certify_batch(np.zeros(200), proposals)
     a, b = one.audit.as_dict(), many.audit.as_dict()
-    for key in ("proposals", "projected", "near_misses", "near_misses_executed", "interventions"):
+    for key in ("proposals", "projected", "near_misses", "near_misses_executed", "corrections"):
         assert a[key] == b[key]
     assert a["distance"] == pytest.approx(b["distance"])
 
@@ -72,8 +72,8 @@ def test_a_batch_counts_like_one_by_one_and_remembered_verdicts_like_fresh_ones(
     )  # lists are not
     for i in ids:
         assert remembered.certify(None, int(i)).action == plain.certify(None, int(i)).action
-    assert remembered.audit.counts == plain.audit.counts
-    assert remembered.audit.counts.projected == int((ids == 1).sum())
+    assert remembered.audit.tally == plain.audit.tally
+    assert remembered.audit.tally.projected == int((ids == 1).sum())
 
 
 def test_zero_events_are_not_a_zero_rate():
@@ -108,7 +108,7 @@ def test_the_file_says_which_rule_blocked_what_and_reads_back_to_the_same_counts
     assert events[0]["binding"] == ["wall"]
     assert events[0]["margins"]["wall"] == pytest.approx(-0.4, abs=1e-6)
     assert events[0]["proposed"] == [0.9]
-    assert audit.counts == guardian.audit.counts
+    assert audit.tally == guardian.audit.tally
 
 
 def test_runs_appended_to_one_file_add_up_and_a_torn_line_costs_only_itself(tmp_path):
@@ -120,8 +120,8 @@ def test_runs_appended_to_one_file_add_up_and_a_torn_line_costs_only_itself(tmp_
         with path.open("a") as file:
             file.write('{"event": "interv')  # what a kill in the middle of a write leaves
     audit, events = gx.Audit.read(path)
-    assert audit.counts.proposals == 3
-    assert audit.counts.rules["wall"].blocked == 2
+    assert audit.tally.proposals == 3
+    assert audit.tally.rules["wall"].blocked == 2
     assert len(events) == 2
 
 
@@ -147,7 +147,7 @@ def test_the_file_survives_a_killed_process(tmp_path):
     said = max([said, *(int(r) for r in rest if r.isdigit())][:-1] or [said])
     audit, events = gx.Audit.read(path)
     assert len(events) >= said // 2
-    assert audit.counts.proposals >= said
+    assert audit.tally.proposals >= said
     assert all(e["executed"] == 0 for e in events)
 
 
@@ -163,3 +163,96 @@ def test_an_audit_belongs_to_one_guardian():
     gx.Guardian(LINE, rule, audit=audit)
     with pytest.raises(gx.GxError, match="its own"):
         gx.Guardian(LINE, rule, audit=audit)
+
+
+WALL = gx.bounds_rule(lambda s: ([-1], [0.5]), name="wall")
+
+
+def test_a_file_cut_back_to_nothing_says_again_what_it_begins_with(tmp_path):
+    """What a run does that was killed before its first checkpoint: it opens the file, then cuts it."""
+    path = tmp_path / "audit.jsonl"
+    play(gx.Guardian(LINE, WALL, audit=path), [0.9])
+    guardian = gx.Guardian(LINE, WALL, audit=path)
+    os.truncate(path, 0)
+    play(guardian, [0.9, 0.1])
+    guardian.end_episode()
+    audit, events = gx.Audit.read(path)
+    assert audit.fingerprint == guardian.fingerprint
+    assert (audit.damaged_lines, len(events)) == (0, 1)
+    assert audit.tally == guardian.audit.tally
+
+
+def test_a_torn_line_is_closed_counted_and_costs_no_other(tmp_path):
+    path = tmp_path / "audit.jsonl"
+    play(gx.Guardian(LINE, WALL, audit=path), [0.9, 0.8])
+    os.truncate(path, path.stat().st_size - 5)
+    guardian = gx.Guardian(LINE, WALL, audit=path)
+    play(guardian, [0.7])
+    audit, events = gx.Audit.read(path)
+    assert audit.damaged_lines == 1
+    assert [e["proposed"] for e in events] == [[pytest.approx(0.9)], [pytest.approx(0.7)]]
+    assert "damaged lines" in str(audit)
+
+
+def test_damage_in_the_middle_is_counted_whatever_it_is(tmp_path):
+    path = tmp_path / "audit.jsonl"
+    guardian = gx.Guardian(LINE, WALL, audit=path)
+    play(guardian, [0.9, 0.8, 0.7])
+    guardian.end_episode()
+    lines = path.read_bytes().splitlines()
+    bad = [
+        b"\xff\xfe",
+        b"[1]",
+        b"17",
+        b'{"event": "correction"}',
+        b'{"event": "other"}',
+        b'{"event":',
+        b"null",
+    ]
+    for line in bad:
+        path.write_bytes(b"\n".join([*lines[:2], line, *lines[2:]]) + b"\n")
+        audit, events = gx.Audit.read(path)
+        assert audit.damaged_lines == 1, line
+        assert audit.tally == guardian.audit.tally
+        assert len(events) == 3
+
+
+def test_what_is_no_audit_file_is_a_sentence(tmp_path):
+    (tmp_path / "noise").write_bytes(b"\x00\x01\n\xff")
+    for name, said in (
+        ("noise", "is not an audit file"),
+        ("missing", "cannot be read"),
+        (".", "cannot be read"),
+    ):
+        with pytest.raises(gx.GxError, match=said):
+            gx.Audit.read(tmp_path / name)
+
+
+def test_a_full_disk_is_noticed_and_the_torn_line_closed_afterwards(tmp_path):
+    import resource
+
+    path = tmp_path / "audit.jsonl"
+    guardian = gx.Guardian(LINE, WALL, audit=path)
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    try:  # files may grow by 100 bytes more: the next line is written in part
+        resource.setrlimit(resource.RLIMIT_FSIZE, (path.stat().st_size + 100, limits[1]))
+        with pytest.raises(gx.GxError, match=r"audit file .* cannot be written"):
+            guardian.certify(None, np.array([0.9], np.float32))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    play(guardian, [0.8])
+    audit, events = gx.Audit.read(path)
+    assert audit.damaged_lines == 1
+    assert [e["proposed"] for e in events] == [[pytest.approx(0.8)]]
+
+
+def test_brackets_in_names_are_printed_as_they_are():
+    def fails(state, action):
+        raise ValueError("[bold]no[/bold]")
+
+    rules = [gx.bounds_rule(lambda s: ([-1], [0.5]), name="arm[red][/blue]"), gx.rule(fails, name="x[0]")]
+    guardian = gx.Guardian(LINE, rules, fallback=np.zeros(1))
+    guardian.certify(None, np.array([0.9], np.float32))
+    text = str(guardian.audit)
+    assert "blocked by arm[red][/blue]" in text
+    assert "[bold]no[/bold]" in text

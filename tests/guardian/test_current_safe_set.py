@@ -29,12 +29,12 @@ def test_it_follows_the_episode_to_its_last_state():
             observation, _, _, truncated, info = env.step(np.array([2.0], np.float32))
             assert (info["guardian"].safe_set.parts[1].high == bounds.high).all()  # of the state before
     assert truncated
-    assert (env.audit.counts.proposals, env.audit.counts.episodes) == (3, 1)  # looking is no proposal
+    assert (env.audit.tally.proposals, env.audit.tally.episodes) == (3, 1)  # looking is no proposal
     observation, _ = env.reset()
     assert env.safe_set().parts[1].high == pytest.approx(np.abs(observation[:1]))
     env.step(np.array([2.0], np.float32))
     env.close()
-    assert env.audit.counts.episodes == 2
+    assert env.audit.tally.episodes == 2
 
 
 def test_rules_that_cannot_be_asked_or_told():

@@ -1,6 +1,7 @@
 """Whatever goes wrong has a declared outcome, is counted, and lets no unchecked action through."""
 
 import re
+import threading
 import time
 
 import gymnasium as gym
@@ -44,8 +45,8 @@ def test_a_rule_that_gives_no_usable_answer_makes_the_fallback_run(name):
     assert not verdict.exact
     assert re.search(said, verdict.reason)
     assert "rule 'broken'" in verdict.reason
-    assert guardian.audit.counts.fallback == 1
-    assert sum(guardian.audit.counts.reasons.values()) == 1
+    assert guardian.audit.tally.fallback == 1
+    assert sum(guardian.audit.tally.reasons.values()) == 1
 
 
 @pytest.mark.parametrize("answer", [0.7, np.nan, None, "yes", np.array([True, False]), 2])
@@ -90,7 +91,7 @@ def test_a_proposal_that_is_no_action_is_replaced(proposed):
         assert verdict.status == "fallback"
         assert np.array_equal(verdict.action, fallback)
         assert "proposal" in verdict.reason
-        assert all(c.blocked == 0 for c in guardian.audit.counts.rules.values())
+        assert all(c.blocked == 0 for c in guardian.audit.tally.rules.values())
 
 
 @pytest.mark.parametrize("proposed", [3, -1, 1.0, True, np.array([0.0])])
@@ -121,7 +122,7 @@ def test_without_a_fallback_the_previous_action_runs_if_still_allowed_else_nothi
         )
     with pytest.raises(gx.StopEpisode):
         guardian.certify(None, np.array([np.nan, 0.0]))
-    assert guardian.audit.counts.stopped == 2
+    assert guardian.audit.tally.stopped == 2
 
 
 def test_a_fallback_that_a_rule_forbids_is_not_used():
@@ -166,10 +167,60 @@ def test_a_missed_deadline_means_the_fallback_and_a_late_rule_blocks_nothing_for
         gx.Guardian(PLANE, gx.rule(slow), deadline=0)
 
 
+def test_the_deadline_bounds_a_slow_fallback_too():
+    """A fallback that never comes back: the previous action runs if it is allowed, else the episode stops."""
+    forever = threading.Event()
+
+    def hangs(state):
+        forever.wait()
+
+    rule = gx.rule(lambda s, a: bool(a[0] < 0.5), name="left")
+    context = gx.Context(previous_action=np.array([0.2, 0.0], np.float32))
+    try:
+        guardian = gx.Guardian(PLANE, rule, fallback=hangs, deadline=0.4)
+        verdict = guardian.certify(None, np.array([np.nan, 0.0]), context=context)
+        assert verdict.action == pytest.approx([0.2, 0.0])
+        assert "the fallback did not answer within" in verdict.reason
+        with pytest.raises(gx.StopEpisode, match="still busy"):
+            guardian.certify(None, np.array([np.nan, 0.0]))
+        both = gx.Guardian(PLANE, gx.rule(lambda s, a: forever.wait()), fallback=hangs, deadline=0.2)
+        with pytest.raises(gx.StopEpisode, match=r"the rules did not answer .* the fallback did not answer"):
+            both.certify(None, np.zeros(2), context=context)
+    finally:
+        forever.set()
+
+
+def test_a_slow_rule_leaves_time_for_the_fallback_function():
+    forever = threading.Event()
+    try:
+        rule = gx.rule(lambda s, a: forever.wait())
+        guardian = gx.Guardian(PLANE, rule, fallback=lambda s: SAFE, deadline=0.4)
+        assert np.array_equal(guardian.certify(None, np.zeros(2)).action, SAFE)
+    finally:
+        forever.set()
+
+
+def test_threads_wait_for_each_other_instead_of_falling_back():
+    guardian = gx.Guardian(PLANE, gx.rule(lambda s, a: True), deadline=60.0)
+
+    def run():
+        for _ in range(100):
+            assert guardian.certify(None, np.zeros(2)).status == "allowed"
+
+    threads = [threading.Thread(target=run) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert guardian.audit.tally.allowed == 300
+
+
 def test_a_solver_that_does_not_converge_is_a_counted_failure(monkeypatch):
+    import rlpd_gx.safe_sets.last_resort as last_resort
     import rlpd_gx.safe_sets.solver as solver
 
-    monkeypatch.setattr(solver, "MAX_STEPS", -100)  # the real solver, allowed no step
+    monkeypatch.setattr(solver, "MAX_STEPS", -100)  # the real solvers, allowed no step
+    monkeypatch.setattr(last_resort, "MAX_CUTS", 0)
     guardian = gx.Guardian(PLANE, gx.l1_rule(lambda s: ([1.0, 1.0], 1.0)), fallback=SAFE)
     verdict = guardian.certify(None, np.array([1.0, 1.0]))
     assert verdict.status == "fallback"

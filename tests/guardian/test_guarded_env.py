@@ -66,7 +66,7 @@ def test_a_guarded_environment_is_a_proper_environment():
     check_env(env, skip_render_check=True)
     box = gx.GuardedEnv(gym.make("Pendulum-v1").unwrapped, gx.bounds_rule(lambda s: ([-1.0], [1.0])))
     check_env(box, skip_render_check=True)
-    assert env.spec is None or env.spec.additional_wrappers[-1].name == "GuardedEnv"
+    assert env.spec.additional_wrappers[-1].name == "GuardedEnv"
 
 
 def test_the_verdict_travels_in_info():
@@ -119,8 +119,8 @@ def test_a_rate_limit_in_a_vector_of_environments(mode):
             assert abs(float(inner.received[0]) - start) <= 0.1 + 1e-7
             previous[i] = float(inner.received[0])
             executed += 1
-    assert env.audit.counts.proposals == executed
-    assert env.audit.counts.episodes == (24 // 6 if mode is AutoresetMode.NEXT_STEP else 24 // 5) * 3
+    assert env.audit.tally.proposals == executed
+    assert env.audit.tally.episodes == (24 // 6 if mode is AutoresetMode.NEXT_STEP else 24 // 5) * 3
 
 
 def test_a_vector_environment_gets_actions_of_its_own_type():
@@ -162,7 +162,7 @@ def test_an_episode_that_may_not_go_on_ends_and_nothing_is_executed():
     assert env.unwrapped.t == 0
     with pytest.raises(gym.error.ResetNeeded):
         env.step(np.zeros(1, np.float32))
-    assert env.audit.counts.stopped == 1
+    assert env.audit.tally.stopped == 1
 
 
 def test_unsafe_events_are_counted_by_episode_and_bounded():
@@ -174,7 +174,7 @@ def test_unsafe_events_are_counted_by_episode_and_bounded():
         env.reset(seed=0)
         for _ in range(5):
             env.step(np.array([push], np.float32))
-    counts = env.audit.counts
+    counts = env.audit.tally
     assert (counts.episodes, counts.episodes_watched, counts.episodes_with_unsafe_event) == (4, 4, 2)
     # Clopper-Pearson: at the bound p, seeing at most 2 of 4 has probability 5%.
     p = env.audit.upper_bound(0.95)
@@ -193,9 +193,103 @@ def test_the_last_step_of_a_vector_episode_is_watched_too(mode):
     env.reset(seed=0)
     for _ in range(12):
         env.step(np.ones((2, 1), np.float32))
-    counts = env.audit.counts
+    counts = env.audit.tally
     assert counts.episodes_with_unsafe_event == counts.episodes == 4
-    assert counts.episodes_with_interventions == 4
+    assert counts.episodes_corrected == 4
+
+
+def test_steps_after_the_end_are_refused_and_count_for_nothing():
+    env = gx.GuardedEnv(Line(), gx.bounds_rule(lambda s: ([-1], [1])), unsafe_event=lambda *outcome: False)
+    env.reset(seed=0)
+    for _ in range(5):
+        env.step(np.zeros(1, np.float32))
+    bound = env.audit.upper_bound()
+    for _ in range(3):
+        with pytest.raises(gym.error.ResetNeeded, match="the episode is over"):
+            env.step(np.zeros(1, np.float32))
+    assert env.safe_set() is not None  # the last state can still be looked at
+    env.reset()
+    env.reset()  # nothing happened between the two
+    env.close()
+    assert env.audit.tally.episodes == 1
+    assert env.audit.upper_bound() == bound
+
+
+@pytest.mark.filterwarnings("ignore:.*is not batched")
+@pytest.mark.parametrize("mode", [AutoresetMode.NEXT_STEP, AutoresetMode.SAME_STEP])
+@pytest.mark.parametrize("parameters", [{"limit": 0.1}, lambda t: {"limit": np.array(0.1 + t / 10)}, "words"])
+def test_a_vector_is_guarded_as_its_members_would_be_alone(mode, parameters):
+    """The same proposals to a vector and to single environments: same executed actions, same counts."""
+
+    class Uneven(Line):
+        def __init__(self, length):
+            self.length, self.executed = length, []
+
+        def step(self, action):
+            observation, reward, terminated, _, info = super().step(action)
+            self.executed.append(float(self.received[0]))
+            return observation, reward, terminated, self.t >= self.length, info
+
+    def limits(state, previous_action, time, parameters):
+        size = 0.3 if parameters == "words" else float(parameters["limit"])
+        return previous_action - size, previous_action + size + time / 100
+
+    rule = gx.bounds_rule(limits, needs=("previous_action", "time", "parameters"))
+    lengths, options = (3, 5), {"parameters": parameters, "unsafe_event": lambda o, *rest: o[..., 0] > 0.5}
+    vector = SyncVectorEnv([lambda n=n: Uneven(n) for n in lengths], autoreset_mode=mode)
+    with pytest.warns(UserWarning, match=NOT_MARKOV):
+        env = gx.GuardedVectorEnv(vector, rule, **options)
+    env.reset(seed=0)
+    proposals = np.random.default_rng(0).uniform(-1, 1, (20, 2, 1)).astype(np.float32)
+    heard = [[], []]
+    for proposed in proposals:
+        *_, infos = env.step(proposed)
+        for i in np.flatnonzero(infos["_guardian"]):
+            heard[i].append(proposed[i])
+    env.close()
+    total = []
+    for i, length in enumerate(lengths):
+        with pytest.warns(UserWarning, match=NOT_MARKOV):
+            alone = gx.GuardedEnv(Uneven(length), rule, **options)
+        over = True
+        for proposed in heard[i]:
+            if over:
+                alone.reset()
+            *_, over, _ = alone.step(proposed)
+        alone.close()
+        assert alone.unwrapped.executed == vector.envs[i].executed
+        total.append(alone.audit.tally)
+    both = total[0] + total[1]
+    for name in (
+        "proposals",
+        "projected",
+        "episodes",
+        "episodes_corrected",
+        "episodes_with_unsafe_event",
+        "unsafe_events",
+    ):
+        assert getattr(env.audit.tally, name) == getattr(both, name), name
+    assert 0 < both.episodes_with_unsafe_event < both.episodes
+
+
+def test_members_of_a_vector_with_several_discrete_actions_may_reset_apart():
+    class Buttons(Line):
+        action_space = gym.spaces.MultiDiscrete([2, 3])
+
+        def __init__(self, length):
+            self.length = length
+
+        def step(self, action):
+            self.t += 1
+            return np.zeros(1), 0.0, False, self.t >= self.length, {}
+
+    vector = SyncVectorEnv([lambda: Buttons(2), lambda: Buttons(3)])
+    env = gx.GuardedVectorEnv(vector, gx.rule(lambda s, a: a[:, 1] != 1, batched=True))
+    env.reset(seed=0)
+    for _ in range(12):
+        *_, infos = env.step(np.array([[1, 1], [0, 1]]))
+        assert all(v is None or v.action[1] != 1 for v in infos["guardian"])
+    assert env.audit.tally.episodes == 12 // 3 + 12 // 4
 
 
 def test_monitor_mode_executes_the_proposal():
@@ -203,7 +297,7 @@ def test_monitor_mode_executes_the_proposal():
     env.reset(seed=0)
     env.step(np.array([1.0], np.float32))
     assert env.unwrapped.received == pytest.approx([1.0])
-    assert env.audit.counts.projected == 1
+    assert env.audit.tally.projected == 1
 
 
 # --- real rules ------------------------------------------------------------------------------------------------
@@ -266,8 +360,8 @@ def test_the_action_constraints_of_the_benchmark_are_never_broken(env_id, rule, 
             env.reset()
     assert watch.steps == 600
     assert watch.violations == 0
-    assert env.audit.counts.projected > 30  # the rule was really in the way
-    assert env.audit.counts.projected + env.audit.counts.allowed == 600
+    assert env.audit.tally.projected > 30  # the rule was really in the way
+    assert env.audit.tally.projected + env.audit.tally.allowed == 600
 
 
 @pytest.mark.filterwarnings("ignore:.*compiler attribute")
@@ -293,7 +387,7 @@ def test_a_vector_of_simulators_is_guarded_at_once():
     for _ in range(120):
         env.step(env.action_space.sample())
     assert sum(e.violations for e in vector.envs) == 0
-    assert env.audit.counts.projected > 20
+    assert env.audit.tally.projected > 20
 
 
 def test_driving_rules_hold_on_the_highway():
@@ -332,8 +426,8 @@ def test_driving_rules_hold_on_the_highway():
             *_, terminated, truncated, _ = env.step(env.action_space.sample())
             over = terminated or truncated
     assert watch.violations == 0
-    assert env.audit.counts.interventions > 5
-    assert env.audit.counts.episodes_watched == 8
+    assert env.audit.tally.corrections > 5
+    assert env.audit.tally.episodes_watched == 8
 
 
 def test_nobody_falls_into_a_hole_of_a_frozen_lake_without_slipping():
@@ -354,7 +448,7 @@ def test_nobody_falls_into_a_hole_of_a_frozen_lake_without_slipping():
             over = terminated or truncated
     assert len(holes) == 4
     assert reached > 0
-    assert env.audit.counts.rules["hole"].blocked > 50
+    assert env.audit.tally.rules["hole"].blocked > 50
 
 
 # --- stable-baselines3 -----------------------------------------------------------------------------------------
@@ -387,5 +481,5 @@ def test_agents_of_stable_baselines3_train_under_guard_without_a_violation(algor
     getattr(sb3, algorithm)("MlpPolicy", env, seed=0, device="cpu", **options).learn(steps)
     assert len(watch.executed) >= steps
     assert all(holds(s.astype(np.float64), a.astype(np.float64)) for s, a in watch.executed)
-    assert env.audit.counts.projected > 100
-    assert env.audit.counts.proposals == len(watch.executed)
+    assert env.audit.tally.projected > 100
+    assert env.audit.tally.proposals == len(watch.executed)

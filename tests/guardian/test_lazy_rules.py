@@ -113,8 +113,8 @@ def test_batches_are_judged_row_by_row_and_monitoring_lets_through():
     assert asked.actions == [2, 0, 1]
     assert verdicts.action.tolist() == [2, 0]
     assert [v.suggestion for v in verdicts] == [2, 1]
-    assert guardian.audit.counts.projected == 1
-    assert guardian.audit.counts.rules["costly"].blocked == 1
+    assert guardian.audit.tally.projected == 1
+    assert guardian.audit.tally.rules["costly"].blocked == 1
 
 
 def test_a_lazy_rule_that_fails_means_the_fallback_and_the_fallback_is_asked_about():

@@ -18,7 +18,7 @@ def test_an_allowed_action_passes_untouched():
     proposed = np.array([0.3, -0.4], np.float32)
     verdict = guardian.certify(None, proposed)
     assert verdict.status == "allowed"
-    assert not verdict.intervened
+    assert not verdict.corrected
     assert np.array_equal(verdict.action, proposed)
     assert verdict.margins["power"] == pytest.approx(0.3)
     assert verdict.distance == 0
@@ -50,9 +50,9 @@ def test_rules_name_themselves_and_the_action_space_can_bind():
     verdict = gx.Guardian(PLANE, [slow, round_one]).certify(None, np.array([3.0, 0.6]))
     assert set(verdict.margins) == {"slow", "ball"}
     assert verdict.binding == ("slow", "ball", "action space")
-    assert (
-        verdict.action == pytest.approx([np.sqrt(1 - 0.5**2), 0.5], abs=1e-6) or verdict.margins["slow"] < 0
-    )
+    # Nearest in the ball is the proposal scaled to length 1, which the other bounds allow.
+    assert verdict.action == pytest.approx(np.array([3.0, 0.6]) / np.hypot(3.0, 0.6), abs=1e-6)
+    assert verdict.margins["slow"] == pytest.approx(-1.0)
 
 
 def test_either_rule_is_enough_for_an_or():
@@ -282,8 +282,8 @@ def test_monitor_mode_lets_everything_through_and_reports():
     verdict = guardian.certify(None, np.array([1.0, 1.0]))
     assert verdict.action.tolist() == [1.0, 1.0]
     assert verdict.suggestion == pytest.approx([0.5, 0.5], abs=1e-6)
-    assert verdict.intervened
-    assert guardian.audit.counts.projected == 1
+    assert verdict.corrected
+    assert guardian.audit.tally.projected == 1
 
 
 def test_the_same_state_and_context_give_the_same_verdict():
@@ -298,3 +298,58 @@ def test_the_same_state_and_context_give_the_same_verdict():
     ]
     guardian = gx.Guardian(PLANE, rule, fallback=np.zeros(2))
     assert first == [guardian.certify(s, a) for s, a in zip(states, proposed, strict=True)]
+
+
+# --- the margin of what is executed ----------------------------------------------------------------------------
+
+
+def test_the_executed_margin_is_that_of_the_action_that_runs():
+    rule = gx.margin_rule(lambda s, a: np.array([-1.0, 0.2, 0.9, 0.5])[a], batched=True)
+    for mode, margin in (("enforce", 0.9), ("monitor", -1.0)):
+        guardian = gx.Guardian(gym.spaces.Discrete(4), rule, mode=mode)
+        verdict = guardian.certify(0.0, 0)
+        assert (verdict.executed_margin, verdict.margin) == (margin, -1.0)
+        assert verdict.enforced == (mode == "enforce")
+        assert guardian.certify(0.0, 3).executed_margin == 0.5
+        batch = guardian.certify_batch(np.zeros(2), np.array([0, 3]))
+        assert batch.executed_margin.tolist() == [margin, 0.5]
+    worst = gx.Guardian(gym.spaces.Discrete(2), gx.margin_rule(lambda s, a: [-3.0, -1.0][a]))
+    assert worst.certify(None, 0).executed_margin == -1.0
+
+
+@given(hnp.arrays(np.float32, 2, elements=st.floats(-3, 3, width=32)), st.floats(0.01, 3))
+def test_a_projection_is_never_taken_for_a_forbidden_action(proposed, limit):
+    rules = [gx.l1_rule(lambda s: ([1.0, 0.7], s)), gx.ellipsoid_rule(lambda s: ([0.3, 1.0], s))]
+    verdict = gx.Guardian(PLANE, rules).certify(limit, proposed)
+    assert verdict.executed_margin >= 0
+    assert verdict.corrected or verdict.executed_margin == verdict.margin
+
+
+def test_a_fallback_has_its_own_margin_and_rules_that_were_not_asked_hide_nothing():
+    def broken(state, action):
+        raise OSError("no signal")
+
+    wall = gx.margin_rule(lambda s, a: 0.5 - float(a[0]), name="wall")
+    for rules in ([gx.rule(broken), wall], [wall, gx.rule(broken)]):
+        verdict = gx.Guardian(PLANE, rules, fallback=np.array([0.2, 0.0])).certify(None, np.array([0.9, 0.0]))
+        assert verdict.status == "fallback"
+        assert verdict.margin == pytest.approx(-0.4)  # the proposal's
+        assert verdict.executed_margin == pytest.approx(0.3)
+        watched = gx.Guardian(PLANE, rules, mode="monitor").certify(None, np.array([0.9, 0.0]))
+        assert watched.executed_margin == pytest.approx(-0.4)
+    unknown = gx.Guardian(PLANE, gx.rule(broken), fallback=np.zeros(2)).certify(None, np.zeros(2))
+    assert np.isnan(unknown.executed_margin)
+
+
+@pytest.mark.parametrize(
+    ("space", "rule", "proposed"),
+    [
+        (PLANE, gx.bounds_rule(lambda s: ([-1, -1], [0.5, 1])), np.array([0.9, 0.0], np.float32)),
+        (gym.spaces.Discrete(2), gx.mask_rule(lambda s: np.array([False, True])), 0),
+        (gym.spaces.Discrete(2), gx.rule(lambda s, a: True), 0),
+    ],
+)
+def test_monitor_mode_says_that_nothing_is_enforced(space, rule, proposed):
+    for mode in ("enforce", "monitor"):
+        verdict = gx.Guardian(space, rule, mode=mode).certify(None, proposed)
+        assert verdict.enforced == (mode == "enforce")

@@ -1,6 +1,7 @@
 """What an update does besides its targets: how often the actor learns, what cloning weighs, what networks see."""
 
 from collections import Counter
+from dataclasses import fields
 from typing import Any
 
 import gymnasium as gym
@@ -8,12 +9,11 @@ import numpy as np
 import pytest
 import torch
 from batches import batch
-from hypothesis import given
-from hypothesis import strategies as st
 
 from rlpd_gx.errors import GxError
 from rlpd_gx.learner import LearnerConfig, SacContinuous, SacDiscrete
-from rlpd_gx.learner.sac import _parts
+from rlpd_gx.trees import leaves
+from rlpd_gx.types import Batch, SpanSteps
 
 OBSERVATION = gym.spaces.Box(-np.inf, np.inf, (3,), np.float32)
 CONFIG = {"backup": "none", "actor": "raw", "ensemble_size": 2, "hidden_sizes": (16,)}
@@ -33,26 +33,18 @@ def _block(updates: int, *, online: bool = True) -> Any:
     return made
 
 
-@given(st.integers(1, 40), st.integers(1, 40))
-def test_parts_are_even_and_leave_nothing_out(count: int, parts: int) -> None:
-    found = _parts(count, parts)
-    assert [i for part in found for i in part] == list(range(count))
-    assert len(found) == min(parts, count)
-    assert max(map(len, found)) - min(map(len, found)) <= 1
-
-
-@pytest.mark.parametrize(("updates", "actor_updates", "expected"), [(6, 1, 1), (6, 3, 3), (2, 5, 2)])
-def test_the_actor_learns_as_often_as_asked(updates: int, actor_updates: int, expected: int) -> None:
-    learner, steps = _learner(actor_updates=actor_updates), Counter[str]()
+@pytest.mark.parametrize("updates", [1, 6])
+def test_a_block_updates_the_critics_each_time_and_the_actor_once(updates: int) -> None:
+    learner, steps = _learner(), Counter[str]()
     for name, optimiser in learner.optimisers.items():
         optimiser.register_step_post_hook(lambda *_, name=name: steps.update([name]))
     learner.update(_block(updates))
-    assert steps == {"critic": updates, "actor": expected, "temperature": expected}
+    assert steps == {"critic": updates, "actor": 1, "temperature": 1}
 
 
 def test_cloning_counts_offline_rows_only_and_is_over_when_it_should_be() -> None:
     def loss(progress: float, online: bool, weight: float, until: float = 0.5) -> float:
-        learner = _learner(clone_weight=weight, clone_until=until)
+        learner = _learner(clone_weight=(weight, until))
         return learner.update(_block(1, online=online), progress=progress)["actor_loss"]
 
     plain = loss(0.0, False, 0.0)
@@ -81,7 +73,7 @@ def test_calibration_survives_a_checkpoint_and_an_export() -> None:
     learner.calibrate([rows])
     again, policy = _learner(normalise=True), _learner(normalise=True)
     again.load_state(learner.state())
-    policy.load_policy_state(learner.policy_state())
+    policy.policy.load_state_dict(learner.policy.state_dict())
     for other in (again, policy):
         assert torch.equal(other.encode(torch.as_tensor(rows)), learner.encode(torch.as_tensor(rows)))
         assert np.array_equal(other.act(rows, explore=False), learner.act(rows, explore=False))
@@ -154,3 +146,28 @@ def test_what_networks_are_to_see_must_be_there(
 ) -> None:
     with pytest.raises(GxError, match=sentence):
         SacDiscrete(LearnerConfig(**CONFIG, **settings), space, gym.spaces.Discrete(2))
+
+
+def test_a_minibatch_is_the_same_batch_without_its_first_axis() -> None:
+    shape, columns = (3, 4), {}
+    for number, field in enumerate(fields(Batch)):
+        columns[field.name] = 1000 * number + np.arange(12).reshape(shape)
+    columns["observation"] = {"a": np.arange(24).reshape(*shape, 2), "b": np.arange(12).reshape(shape)}
+    inside = {f.name: 100 * n + np.arange(24).reshape(*shape, 2) for n, f in enumerate(fields(SpanSteps))}
+    whole = Batch(**columns | {"span_steps": SpanSteps(**inside)})
+    part = whole.minibatch(2)
+    for name, column in whole.arrays().items():
+        for ours, all_rows in zip(leaves(getattr(part, name)), leaves(column), strict=True):
+            assert np.array_equal(ours, all_rows[2])
+            assert np.shares_memory(ours, all_rows)
+    assert part.span_steps is not None
+    for name, column in inside.items():
+        assert np.array_equal(getattr(part.span_steps, name), column[2])
+    assert _block(2).minibatch(1).span_steps is None
+
+
+def test_of_a_minibatch_everything_but_safe_sets_is_a_tensor() -> None:
+    minibatch = _learner()._minibatch(_block(2), 1)
+    kinds = {name: type(value) for name, value in minibatch.arrays().items()}
+    assert {name for name, kind in kinds.items() if kind is np.ndarray} == {"safe_set", "next_safe_set"}
+    assert {kind for kind in kinds.values() if kind is not np.ndarray} == {torch.Tensor}

@@ -11,6 +11,7 @@ from rlpd_gx.loop.checkpoint import Checkpoints
 from rlpd_gx.replay.ring import Ring
 from rlpd_gx.replay.segments import Segments
 from rlpd_gx.replay.timeline import Layout
+from rlpd_gx.types import Transition
 
 LAYOUT = Layout(np.dtype((np.float32, (40,))), np.dtype((np.float32, (2,))), np.dtype((np.float32, (3,))))
 STEPS_BETWEEN = 25
@@ -39,15 +40,18 @@ class Run:
             self.step += 1
             number, flags = np.full(2, self.step, np.float32), np.zeros(2, np.bool_)
             self.ring.add(
-                proposed_action=np.full((2, 2), self.step, np.float32),
-                executed_action=np.full((2, 2), -self.step, np.float32),
-                reward=number,
-                terminated=flags,
-                truncated=flags,
-                margin=number,
-                unsafe_event=flags,
-                next_observation=np.full((2, 40), self.step, np.float32),
-                next_safe_set=np.full((2, 3), self.step, np.float32),
+                Transition(
+                    proposed_action=np.full((2, 2), self.step, np.float32),
+                    executed_action=np.full((2, 2), -self.step, np.float32),
+                    reward=number,
+                    terminated=flags,
+                    truncated=flags,
+                    margin=number,
+                    unsafe_event=flags,
+                    next_observation=np.full((2, 40), self.step, np.float32),
+                    next_safe_set=np.full((2, 3), self.step, np.float32),
+                    executed=~flags,
+                )
             )
         self.weights += self.step
 

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from rlpd_gx.errors import GxError
-from rlpd_gx.loop.presets import preset
+from rlpd_gx.loop.configure import configure
 from rlpd_gx.loop.resume import Saver, resume
 from rlpd_gx.loop.run_folder import RunFolder
 from rlpd_gx.loop.task import Task
@@ -24,29 +24,29 @@ from rlpd_gx.loop.train import Trainer
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "hopper-v5-early.hdf5"
 TINY: dict[str, Any] = {
-    "steps": 200, "updates_per_step": 1, "batch_size": 16, "hidden_sizes": "16,16", "ensemble_size": 3,
+    "steps": 200, "utd": 1, "batch_size": 16, "hidden_sizes": "16,16", "ensemble_size": 3,
     "learning_starts": 20, "evaluate_every": 80, "evaluation_episodes": 1, "checkpoint_every": 30, "log_every": 20,
     "seed": 3,
 }  # fmt: skip
 TASKS: dict[str, dict[str, Any]] = {
-    "probe lanes": {
-        "env": "Probe/LureDiscrete-v0", "rules": "rlpd_gx.envs.probes:lure_mask", "lanes": 2, "sampler": "span",
+    "two probes": {
+        "env": "Probe/LureDiscrete-v0", "rules": "rlpd_gx.envs.probes:lure_mask", "num_envs": 2, "sampler": "span",
     },
     "mujoco": {
-        "env": "Hopper-v5", "rules": "rlpd_gx.envs.mujoco:power", "sampler": "stride", "random_steps": 50,
+        "env": "Hopper-v5", "rules": "rlpd_gx.envs.mujoco:power", "sampler": "stride",
     },
     "look-ahead": {
         "env": "Atari/Seaquest-ram", "rules": "rlpd_gx.envs.atari:Lookahead", "env_kwargs": '{"max_steps": 60}',
         "steps": 90, "evaluate_every": 0,
     },
-    "atari": {"env": "Atari/Pong-ram", "env_kwargs": '{"max_steps": 120}', "backup": "none", "actor": "raw"},
+    "atari": {"env": "Atari/Pong-ram", "env_kwargs": '{"max_steps": 120}'},
 }  # fmt: skip
 
 
 def _command(out: Path, task: str) -> list[str]:
     values = TINY | TASKS[task]
     flags = [f"--{name.replace('_', '-')}={value}" for name, value in values.items()]
-    return [sys.executable, "-m", "rlpd_gx", "train", f"--out={out}", "--no-tensorboard", *flags]
+    return [sys.executable, "-m", "rlpd_gx", "train", f"--out={out}", *flags]
 
 
 def _resume(out: Path) -> list[str]:
@@ -108,7 +108,7 @@ def test_sigterm_saves_and_the_run_goes_on(tmp_path: Path) -> None:
 
 
 def _trainer(out: Path, **values: Any) -> tuple[Trainer, Saver]:
-    config = preset("rlpd-gx").with_values(TINY | values, "test")
+    config = configure("rlpd-gx", TINY | values, "test")
     trainer = Trainer(Task(config), RunFolder.create(out, config, "test"))
     saver = Saver(trainer.folder)
     trainer.begin()
@@ -117,7 +117,7 @@ def _trainer(out: Path, **values: Any) -> tuple[Trainer, Saver]:
 
 
 def test_a_damaged_checkpoint_gives_way_to_the_one_before(tmp_path: Path) -> None:
-    trainer, saver = _trainer(tmp_path, **TASKS["probe lanes"], steps=60)
+    trainer, saver = _trainer(tmp_path, **TASKS["two probes"], steps=60)
     trainer.train(saver)
     newest = sorted((tmp_path / "checkpoints").iterdir())[-1]
     tensors = newest / "tensors.safetensors"
@@ -131,12 +131,12 @@ def test_a_damaged_checkpoint_gives_way_to_the_one_before(tmp_path: Path) -> Non
 
 
 def test_an_environment_that_cannot_be_saved_begins_anew_and_says_so(tmp_path: Path) -> None:
-    values = {"env": "odd_envs:Odd/Plain-v0", "backup": "none", "actor": "raw", "steps": 65}
+    values = {"env": "odd_envs:Odd/Plain-v0", "steps": 65}
     trainer, saver = _trainer(tmp_path, **values)
     trainer.train(saver)
     again, _, notes = resume(tmp_path)
     assert again.step == 65
-    assert "begins anew" in notes[0]
+    assert "starts over" in notes[0]
     assert "Plain" in notes[0]
 
 
@@ -169,7 +169,7 @@ def test_changed_rules_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     sys.modules.pop("my_rules")
     (tmp_path / "my_rules.py").write_text(RULES.format(limit=0.25))
     os.utime(tmp_path / "my_rules.py", (0, 0))  # or Python would take the compiled file of the same second
-    with pytest.raises(GxError, match="my_rules:limit have changed"):
+    with pytest.raises(GxError, match="the rules of my_rules:limit changed since the checkpoint"):
         resume(run)
 
 

@@ -56,7 +56,7 @@ def test_export_and_play(command, run, tmp_path):
     assert "holds no run" in err
     code, out, _ = command("play", "policy", "--out", "short.mp4", "--max-steps", 3)
     assert code == 0
-    assert "short.mp4: 4 frames, 0 interventions in 3 steps, returns 3.0" in out
+    assert "short.mp4: 4 frames, 0 corrections in 3 steps, returns 3.0" in out
     assert (tmp_path / "short.mp4").stat().st_size > 1000
 
 

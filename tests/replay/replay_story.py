@@ -8,6 +8,7 @@ import numpy as np
 
 from rlpd_gx.replay.ring import Ring
 from rlpd_gx.replay.timeline import Layout, Timeline
+from rlpd_gx.types import Transition
 
 FRAME = np.dtype((np.uint8, (2, 2)))
 FRAMES = Layout(FRAME, np.dtype(np.int64), np.dtype((np.uint8, (4,))))
@@ -99,12 +100,14 @@ class Story:
             }
             observation, safe_set = self._arrival()
             self.ring.add(
-                **step,
-                terminated=np.array(terminated),
-                truncated=np.array(truncated),
-                next_observation=observation,
-                next_safe_set=safe_set,
-                where=np.array(where),
+                Transition(
+                    **step,
+                    terminated=np.array(terminated),
+                    truncated=np.array(truncated),
+                    next_observation=observation,
+                    next_safe_set=safe_set,
+                    executed=np.array(where),
+                )
             )
 
     def _append(self, lane: int, episode: list[Row]) -> None:

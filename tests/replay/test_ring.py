@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import settings
@@ -10,6 +12,7 @@ from rlpd_gx.replay.hybrid import Hybrid
 from rlpd_gx.replay.ring import Ring
 from rlpd_gx.replay.samplers import Span, Stride, Uniform, fixed
 from rlpd_gx.replay.storage import nbytes
+from rlpd_gx.types import Transition
 
 
 class RingMachine(RuleBasedStateMachine):
@@ -124,7 +127,7 @@ def test_a_lane_that_resets_itself_at_the_next_step_is_left_out():
 def step(**changed):
     zeros = np.zeros(2, np.float32)
     flags = np.zeros(2, np.bool_)
-    return {
+    values = {
         "proposed_action": np.zeros(2, np.int64),
         "executed_action": np.zeros(2, np.int64),
         "reward": zeros,
@@ -134,7 +137,9 @@ def step(**changed):
         "unsafe_event": flags,
         "next_observation": np.zeros((2, 2, 2), np.uint8),
         "next_safe_set": np.zeros((2, 4), np.uint8),
-    } | changed
+        "executed": ~flags,
+    }
+    return Transition(**(values | changed))
 
 
 @pytest.mark.parametrize(
@@ -145,7 +150,7 @@ def step(**changed):
         ({"terminated": np.zeros(2, np.int64)}, "terminated must be bool"),
         ({"next_observation": {"pixels": np.zeros((2, 2, 2), np.uint8)}}, "the observation must be"),
         ({"next_observation": np.zeros((2, 4, 2, 2), np.uint8)}, "observation must be uint8"),
-        ({"where": [True]}, r"where must be bool \(2,\)"),
+        ({"executed": np.array([True])}, r"executed must be bool \(2,\)"),
     ],
 )
 def test_a_bad_step_is_refused_and_leaves_no_trace(changed, sentence):
@@ -153,7 +158,7 @@ def test_a_bad_step_is_refused_and_leaves_no_trace(changed, sentence):
     ring.begin(np.zeros((2, 2, 2), np.uint8), np.zeros((2, 4), np.uint8))
     before = {name: column.copy() for name, column in ring.timeline.columns().items()}
     with pytest.raises(GxError, match=sentence):
-        ring.add(**step(**changed))
+        ring.add(step(**changed))
     for name, column in ring.timeline.columns().items():
         np.testing.assert_array_equal(column, before[name])
     assert ring.extent.steps == 0
@@ -162,12 +167,12 @@ def test_a_bad_step_is_refused_and_leaves_no_trace(changed, sentence):
 def test_a_step_needs_a_running_episode():
     ring = Ring(FRAMES, 8, lanes=2)
     with pytest.raises(GxError, match=r"no episode is running in lanes \[0, 1\]"):
-        ring.add(**step())
+        ring.add(step())
     ring.begin(np.zeros((2, 2, 2), np.uint8), np.zeros((2, 4), np.uint8))
-    ring.add(**step(truncated=np.array([False, True])))
+    ring.add(step(truncated=np.array([False, True])))
     with pytest.raises(GxError, match=r"no episode is running in lanes \[1\]"):
-        ring.add(**step())
-    ring.add(**step(where=np.array([True, False])))
+        ring.add(step())
+    ring.add(step(executed=np.array([True, False])))
 
 
 def test_a_ring_needs_room():
@@ -198,9 +203,9 @@ class LateSafeSets:
         self.ring.begin(observation, where=where)
         self._complete(safe_set, where)
 
-    def add(self, *, next_safe_set, where, **step):
-        self.ring.add(**step, where=where)
-        self._complete(next_safe_set, where)
+    def add(self, transition):
+        self.ring.add(replace(transition, next_safe_set=None))
+        self._complete(transition.next_safe_set, transition.executed)
 
     def _complete(self, safe_set, where):
         newest = self.ring.timeline.safe_set[self.ring._newest(np.flatnonzero(where))]

@@ -151,9 +151,7 @@ def test_a_full_disk_is_a_sentence_and_changes_nothing(tmp_path):
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (before[0].stat().st_size, limits[1]))
     try:
-        with pytest.raises(
-            GxError, match=r"000002.zip cannot be written \(File too large\); make room for it"
-        ):
+        with pytest.raises(GxError, match=r"000002.zip: cannot be written: File too large; make room for it"):
             segments.append(story.ring)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)

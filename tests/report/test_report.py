@@ -7,8 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rlpd_gx.errors import GxError
-from rlpd_gx.report import write_report
+from rlpd_gx.report import write_comparison, write_report
 from rlpd_gx.report.charts import Series, axis_number, binned, chart, number, running_mean, thinned, ticks
+from rlpd_gx.report.records import read_run
+from rlpd_gx.report.words import results_text
 
 VOID = {"meta", "line", "circle", "path", "polyline"}
 
@@ -60,13 +62,14 @@ CONFIG = {
     "layer_norm": True,
     "command": "rlpd-gx train --env Hopper-v5 --out 'runs/<b> & \"c\"'",
 }
-COUNTS = {"steps": 4000, "interventions": 321, "forbidden_proposals": 300, "near_misses": 17}
+COUNTS = {"steps": 4000, "corrections": 321, "forbidden_proposals": 300, "near_misses": 17}
 EVALUATION = COUNTS | {"steps": 77, "forbidden_executed": 0, "returns": [1234.5, 1300.0], "mean": 1267.25}
 RESULT = {
     "env": "Hopper-v5",
     "steps": 4000,
     "updates": 81234,
-    "training": COUNTS | {"forbidden_executed": 0, "unsafe_events": 12},
+    "unsafe_events_watched": True,
+    "training": COUNTS | {"forbidden_executed": 0, "inevitable": 0, "unsafe_events": 12},
     "evaluation": EVALUATION,
     "audit": {
         "proposals": 4000,
@@ -79,7 +82,7 @@ RESULT = {
 
 
 def train_row(step: int) -> dict:
-    rates = {"interventions_rate": 0.08, "forbidden_proposals_rate": 0.07, "near_misses_rate": 0.01}
+    rates = {"corrections_rate": 0.08, "forbidden_proposals_rate": 0.07, "near_misses_rate": 0.01}
     return {
         "kind": "train",
         "step": step,
@@ -122,17 +125,17 @@ def test_the_figures_of_a_run_are_on_its_page(tmp_path):
         "Return": "1,267.2",
         "Forbidden actions executed": "0",
         "Unsafe events": "12",
-        "Interventions": "321",
+        "Corrections": "321",
         "Environment steps": "4,000",
         "Time": "1 h 02 min",
     }
     text = found.text()
     for told in (
         "2 evaluation episodes, 1,234.5 to 1,300",
-        "3 per 1,000 training steps",
+        "1 of 80 training episodes; 3 per 1,000 training steps",
         "8.025% of training steps",
         "81,234 updates",
-        "in 1 training episodes",
+        "Training episodes with an unsafe event: 1 of 80.",
         "0.9877",
         "256, 256",
         "9.8.7",
@@ -226,6 +229,79 @@ def test_without_rules_nothing_is_claimed_about_them(tmp_path):
     assert "no rules were given" in found.text()
 
 
+def counts(folder) -> dict[str, list[str]]:
+    """The table of counts on the terminal, row by row."""
+    lines = results_text([read_run(folder)]).splitlines()
+    return {line[:35].strip(): re.split(r"  +", line[35:].strip()) for line in lines[2:]}
+
+
+def test_what_nobody_watched_is_not_called_none(tmp_path):
+    rows = [row | ({"unsafe_events": 0} if row["kind"] == "episode" else {}) for row in ROWS]
+    training = RESULT["training"] | {"unsafe_events": 0}
+    write(tmp_path, result=RESULT | {"unsafe_events_watched": False, "training": training}, rows=rows)
+    assert page(tmp_path).tiles()["Unsafe events"] == "not watched"
+    assert counts(tmp_path)["Unsafe events"] == ["not watched", "not watched"]
+    write(tmp_path, result=RESULT | {"unsafe_events_watched": True, "training": training}, rows=rows)
+    assert page(tmp_path).tiles()["Unsafe events"] == "0"
+    assert counts(tmp_path)["Unsafe episodes"] == ["0 of 80"]
+
+
+def test_what_was_inevitable_stands_beside_what_was_executed(tmp_path):
+    training = RESULT["training"] | {"forbidden_executed": 3, "inevitable": 2}
+    found = page(write(tmp_path, result=RESULT | {"training": training}))
+    assert found.tiles()["Forbidden actions executed"] == "3"
+    assert "2 of them inevitable (no action was allowed); in training and in all evaluations" in found.text()
+    assert counts(tmp_path)["inevitable: no action was allowed"][0] == "2"
+
+
+@pytest.mark.parametrize(("guard", "rules"), [("none", CONFIG["rules"]), ("no rules", "")])
+def test_an_unguarded_run_has_no_corrections(tmp_path, guard, rules):
+    found = page(write(tmp_path, CONFIG | {"rules": rules}, RESULT | {"guard": guard}))
+    assert found.tiles()["Corrections"] == "no guard"
+    assert counts(tmp_path)["Corrections"] == ["no guard", "no guard"]
+    assert "corrections" not in found.text("span")
+    assert "forbidden proposals" in found.text("span")
+
+
+def test_corrections_are_seen_on_top_of_forbidden_proposals(tmp_path):
+    page(write(tmp_path))
+    lines = re.findall(r'<polyline class="line (\w+) c(\d)"', (tmp_path / "report.html").read_text())
+    timeline = lines[2:5]
+    assert timeline == [("line", "3"), ("line", "2"), ("dashed", "1")]  # the last one is drawn on top
+
+
+def test_one_evaluation_is_a_sentence_not_an_empty_chart(tmp_path):
+    rows = [row for row in ROWS if row["kind"] != "evaluation" or row["step"] == 4000]
+    found = page(write(tmp_path, rows=rows))
+    assert "One evaluation, at step 4,000: 1,234.5, 1,300." in found.text()
+    assert "one evaluation episode" not in found.text()
+
+
+@given(last=st.integers(1, 10**8), width=st.sampled_from([350, 720]))
+def test_no_label_is_clipped(last, width):
+    drawn = chart([Series("x", ([0.0, float(last)], [0.0, 1.0]))], last, width=width)
+    labels = re.findall(r'class="tick middle" x="([\d.]+)" y="[\d.]+">([^<]*)<', drawn)
+    assert labels
+    for x, text in labels:
+        half = 3.4 * len(text)  # half a label in 11 px type
+        assert half <= float(x) <= width - half
+
+
+def test_a_comparison_links_both_runs_and_overlays_their_curves(tmp_path):
+    guarded, bare = tmp_path / "run", tmp_path / "run-unguarded"
+    for folder, guard in ((guarded, "guardian"), (bare, "none")):
+        folder.mkdir()
+        write(folder, result=RESULT | {"guard": guard})
+        write_report(folder)
+    found = Page(write_comparison([guarded, bare]).read_text())
+    links = [attrs["href"] for tag, attrs in found.tags if tag == "a"]
+    assert [(guarded / link).resolve() for link in links] == [guarded / "report.html", bare / "report.html"]
+    lines = [attrs["class"] for tag, attrs in found.tags if tag == "polyline"]
+    assert lines == ["line line c1", "line line c2"] * 4
+    assert "1 of 80" in found.text("table")
+    assert {"guardian, training", "none, last evaluation"} <= set(found.text("thead").split("\n"))
+
+
 @given(
     low=st.floats(-1e300, 1e300),
     high=st.floats(-1e300, 1e300),
@@ -264,7 +340,7 @@ def test_all_points_lie_inside_the_picture(points):
     drawn = chart([series], 10**6, width=700, height=260)
     spots = re.findall(r'<circle cx="([-\d.]+)" cy="([-\d.]+)"', drawn)
     assert len(spots) == len(points)
-    assert all(58 <= float(x) <= 686 and 11.9 <= float(y) <= 218.1 for x, y in spots)
+    assert all(58 <= float(x) <= 674 and 11.9 <= float(y) <= 218.1 for x, y in spots)
 
 
 def test_long_series_are_shortened_honestly():

@@ -143,7 +143,7 @@ def test_a_plan_that_leads_into_danger_is_repaired():
             action = guardian.certify(world, 0).action
             world.at = int.from_bytes(world.advance(world.place(world.at), action).identity, "big")
         assert guardian.certify(world, 0).action == 1  # at the door itself, asking is enough
-        assert (guardian.audit.counts.inevitable == 0) == (effort > 0)
+        assert (guardian.audit.tally.inevitable == 0) == (effort > 0)
 
 
 @given(seeds, proposals, st.integers(0, 30))
@@ -233,6 +233,16 @@ def test_settings_are_checked_and_the_fingerprint_knows_them():
     )
 
 
+def test_what_a_search_allows_is_no_near_miss():
+    """Its margin is 0 for every allowed action, since the search stops there: it does not say how near danger is."""
+    world = World(0)
+    world.bad[:] = False
+    guardian = gx.Guardian(gym.spaces.Discrete(ACTIONS), lookahead(world), near_miss=0.05)
+    for _ in range(5):
+        assert guardian.certify(world, 0).margin == 0
+    assert (guardian.audit.tally.allowed, guardian.audit.tally.near_misses) == (5, 0)
+
+
 class Pushes(gym.ActionWrapper):
     """A pendulum on a cart, pushed left, not at all, or right; its state can be copied."""
 
@@ -267,4 +277,4 @@ def test_a_mujoco_pendulum_stays_up_far_longer_under_random_pushes():
                 if world.step(int(chance.integers(3)))[2]:
                     break
     assert lived[guarded] > 4 * lived[bare]
-    assert guarded.audit.counts.projected > 0
+    assert guarded.audit.tally.projected > 0

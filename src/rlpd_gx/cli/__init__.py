@@ -1,38 +1,76 @@
-"""The `rlpd-gx` command. One module per group of commands; heavy imports happen inside the commands."""
+"""The `rlpd-gx` command. The module of a command is imported when it is called, so that help is quick."""
 
 import os
 import sys
 
-import typer
-
-from rlpd_gx.cli import atari, data, theory, train
-from rlpd_gx.cli.collect import collect
-from rlpd_gx.cli.export import export, play
-from rlpd_gx.cli.guard import guard
 from rlpd_gx.errors import GxError
 
-app = typer.Typer(
-    help="Safe hybrid offline-to-online reinforcement learning.",
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-)
-app.command()(train.with_flags(train.train))
-app.command()(train.evaluate)
-app.command()(export)
-app.command()(play)
-app.command()(guard)
-app.add_typer(theory.app, name="theory")
-app.add_typer(data.app, name="data")
-app.add_typer(atari.app, name="atari")
-app.command()(collect)
+COMMANDS = {  # words -> (module:function, one line)
+    "train": ("train:train", "Train a policy under a guard."),
+    "evaluate": ("train:evaluate", "Play the policy of a run under its guard."),
+    "guard": ("guard:guard", "Try rules on an environment."),
+    "collect": ("collect:collect", "Record a dataset."),
+    "data convert": ("data:convert", "Read a dataset of any format once."),
+    "data audit": ("data:audit", "Show what is in a dataset."),
+    "data list": ("data:list_", "List the datasets in the cache."),
+    "export": ("export:export", "Write policy and guard of a run."),
+    "play": ("export:play", "Film a policy under its guard."),
+    "theory solve": ("theory:solve", "Solve a tabular guarded MDP."),
+    "theory verify": ("theory:verify", "Check the contraction on MDPs."),
+    "atari list": ("atari:list_games", "List the 26 games."),
+    "atari verify": ("atari_verify:verify", "Measure what look-ahead or RAM rules prevent."),
+    "atari show": ("atari:show", "Draw what a game's table sees and forbids."),
+    "atari boxes": ("atari:boxes", "Check a table's boxes against the screen."),
+    "atari find-flags": ("atari:find_flags", "Find RAM bytes that show a death."),
+}
 
 
 def main() -> None:
     """Run the command; a user's mistake is one sentence on standard error and exit code 2."""
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # before torch loads, or a busy neighbour costs 10x
     try:
-        app()
+        _run(sys.argv[1:])
     except GxError as error:
-        print(f"rlpd-gx: {error}", file=sys.stderr)
+        print(f"rlpd-gx: {' '.join(str(error).split())}", file=sys.stderr)
         sys.exit(2)
+    except KeyboardInterrupt:
+        sys.exit(130)
+    except BrokenPipeError:  # `rlpd-gx ... | head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(0)
+    sys.exit(0)
+
+
+def _run(words: list[str]) -> None:
+    if words[:1] == ["--version"]:
+        from rlpd_gx import __version__
+
+        print(f"rlpd-gx {__version__}")
+        return
+    for count in (1, 2):
+        name = " ".join(words[:count])
+        if name in COMMANDS:
+            from importlib import import_module
+
+            from rlpd_gx.cli.arguments import Parser
+
+            module, _, function = COMMANDS[name][0].partition(":")
+            Parser(getattr(import_module(f"rlpd_gx.cli.{module}"), function), name).run(words[count:])
+            return
+    code = 2
+    if words and words[-1] in ("--help", "-h"):
+        words, code = words[:-1], 0
+    typed = " ".join(words)
+    group = [name for name in COMMANDS if not words or name.startswith(f"{typed} ")]
+    if not group:
+        from rlpd_gx.loading import did_you_mean
+
+        instead = did_you_mean(typed, COMMANDS) or "; `rlpd-gx --help` lists them"
+        raise GxError(f"there is no command {typed!r}{instead}")
+    print("usage: rlpd-gx COMMAND [options]\n\nSafe hybrid offline-to-online reinforcement learning.\n")
+    for name in group:
+        print(f"  {name:<18}{COMMANDS[name][1]}")
+    print(
+        "\n`rlpd-gx COMMAND --help` shows the options of a command.\n`rlpd-gx --version` prints the version."
+    )
+    sys.exit(code)

@@ -3,15 +3,9 @@
 from pathlib import Path
 from typing import Annotated, Any
 
-import typer
-
-from rlpd_gx.cli.atari_verify import verify
-
-app = typer.Typer(help="The 26 Atari games: events, objects, rules, look-ahead.", no_args_is_help=True)
-app.command()(verify)
+from rlpd_gx.cli.arguments import Argument, Option
 
 
-@app.command("list")
 def list_games() -> None:
     """Show each game: actions, unsafe event, dying flag and how well it does, lag, recommended depth."""
     from rich.console import Console
@@ -38,23 +32,20 @@ def list_games() -> None:
             str(game.depth),
         )
     Console().print(table)
-    typer.echo(
+    print(
         "precision: share of flagged steps that the event followed; recall: share of events that were flagged;\n"
         "lag: median steps from the event being certain to its being counted; depth: steps to look ahead"
     )
 
 
-@app.command()
 def find_flags(
-    game: Annotated[str, typer.Argument(help="A game, or all.")] = "all",
-    deaths: Annotated[
-        int, typer.Option(min=4, help="Unsafe events to search on, and again to check on.")
-    ] = 100,
-    steps: Annotated[int, typer.Option(min=100, help="Most steps for either.")] = 25_000,
-    lags: Annotated[int, typer.Option(min=1, help="Events to go back from to the fatal moment.")] = 10,
-    seed: Annotated[int, typer.Option(min=0, help="Of all play.")] = 0,
+    game: Annotated[str, Argument(help="A game, or all.")] = "all",
+    deaths: Annotated[int, Option(min=4, help="Unsafe events to search on, and again to check on.")] = 100,
+    steps: Annotated[int, Option(min=100, help="Most steps for either.")] = 25_000,
+    lags: Annotated[int, Option(min=1, help="Events to go back from to the fatal moment.")] = 10,
+    seed: Annotated[int, Option(min=0, help="Of all play.")] = 0,
     out: Annotated[
-        Path | None, typer.Option(help="JSON file; games that are in it already keep their place.")
+        Path | None, Option(help="JSON file; games that are in it already keep their place.")
     ] = None,
 ) -> None:
     """Find conditions on RAM that hold only once an unsafe event is certain, and check them on fresh play."""
@@ -68,21 +59,20 @@ def find_flags(
         raise GxError(f"the folder {out.parent} does not exist; make it, or write elsewhere with --out")
     for name in names:
         found = find(name, deaths, steps, lags, seed)
-        typer.echo(_sentence(found))
+        print(_sentence(found))
         if out is not None:
             settings = {"deaths": deaths, "steps": steps, "lags": lags, "seed": seed}
             _write(out, name, found.as_json(), settings)
 
 
-@app.command()
 def show(
-    game: Annotated[str, typer.Argument(help="A game, or the file of a table.")],
-    out: Annotated[Path, typer.Option(help="PNG file.")] = Path("atari.png"),
+    game: Annotated[str, Argument(help="A game, or the file of a table.")],
+    out: Annotated[Path, Option(help="PNG file.")] = Path("atari.png"),
     steps: Annotated[
         int | None,
-        typer.Option(min=0, help="After so many steps [default: when a rule first forbids something]."),
+        Option(min=0, help="After so many steps [default: when a rule first forbids something]."),
     ] = None,
-    seed: Annotated[int, typer.Option(min=0, help="Of the game and its random player.")] = 0,
+    seed: Annotated[int, Option(min=0, help="Of the game and its random player.")] = 0,
 ) -> None:
     """Draw what the game's table sees: boxes, where deadly things go, and the actions its rules forbid."""
     import numpy as np
@@ -106,16 +96,15 @@ def show(
             env.reset()
     save(picture(env), out)
     rules = "; ".join(f"{rule} forbids {', '.join(names)}" for rule, names in forbidden(env).items())
-    typer.echo(f"{out}: {env.game.name} after {played} steps; {rules or 'nothing is forbidden'}")
+    print(f"{out}: {env.game.name} after {played} steps; {rules or 'nothing is forbidden'}")
 
 
-@app.command()
 def boxes(
-    game: Annotated[str, typer.Argument(help="A game, the file of a table, or all.")] = "all",
-    steps: Annotated[int, typer.Option(min=10, help="Steps of guarded random play.")] = 1_500,
-    seed: Annotated[int, typer.Option(min=0, help="Of the game and its random player.")] = 0,
+    game: Annotated[str, Argument(help="A game, the file of a table, or all.")] = "all",
+    steps: Annotated[int, Option(min=10, help="Steps of guarded random play.")] = 1_500,
+    seed: Annotated[int, Option(min=0, help="Of the game and its random player.")] = 0,
     out: Annotated[
-        Path | None, typer.Option(help="JSON file; games that are in it already keep their place.")
+        Path | None, Option(help="JSON file; games that are in it already keep their place.")
     ] = None,
 ) -> None:
     """Check that the boxes of a game's table show something on the screen, kind by kind."""
@@ -127,7 +116,7 @@ def boxes(
         for kind, row in found.items():
             share = "not seen" if row["share"] is None else f"{row['share']:.1%} of {row['boxes']} boxes"
             control = "" if row["elsewhere"] is None else f" (elsewhere {row['elsewhere']:.1%})"
-            typer.echo(f"{name}: {kind}: {share}{control}")
+            print(f"{name}: {kind}: {share}{control}")
         if out is not None:
             _write(out, name, {"objects": found}, {"steps": steps, "seed": seed}, "boxes")
 

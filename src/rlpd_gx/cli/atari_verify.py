@@ -3,8 +3,7 @@
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
+from rlpd_gx.cli.arguments import Argument, Option
 from rlpd_gx.errors import GxError
 
 if TYPE_CHECKING:
@@ -18,39 +17,33 @@ GUARDS = ("look-ahead", "ram", "both")
 
 
 def verify(
-    game: Annotated[str, typer.Argument(help="A game, or all.")] = "all",
+    game: Annotated[str, Argument(help="A game, or all.")] = "all",
     policy: Annotated[
         str,
-        typer.Option(
+        Option(
             help="random, held (random actions, kept for a while), a folder of a run or an export, "
             "[algorithm:]file.zip, or module:callable."
         ),
     ] = "random",
-    observation: Annotated[str, typer.Option(help="What the policy sees: ram, objects or pixels.")] = "ram",
+    observation: Annotated[str, Option(help="What the policy sees: ram, objects or pixels.")] = "ram",
     guard: Annotated[
         str,
-        typer.Option(help="look-ahead, ram (the table's rules), or both: what ram forbids is looked into."),
+        Option(help="look-ahead, ram (the table's rules), or both: what ram forbids is looked into."),
     ] = "look-ahead",
     critical: Annotated[
-        int, typer.Option(min=0, help="States on which RAM rules are compared with look-ahead's whole sets.")
+        int, Option(min=0, help="States on which RAM rules are compared with look-ahead's whole sets.")
     ] = 0,
-    depth: Annotated[
-        int | None, typer.Option(min=2, help="Steps to look ahead [default: the game's own].")
-    ] = None,
-    events: Annotated[
-        int, typer.Option(min=1, help="Play until so many unsafe events without a guard.")
-    ] = 30,
-    min_steps: Annotated[int, typer.Option(min=250, help="But for at least so many steps.")] = 2_000,
-    max_steps: Annotated[int, typer.Option(min=250, help="And at most so many.")] = 10_000,
+    depth: Annotated[int | None, Option(min=2, help="Steps to look ahead [default: the game's own].")] = None,
+    events: Annotated[int, Option(min=1, help="Play until so many unsafe events without a guard.")] = 30,
+    min_steps: Annotated[int, Option(min=250, help="But for at least so many steps.")] = 2_000,
+    max_steps: Annotated[int, Option(min=250, help="And at most so many.")] = 10_000,
     guarded_steps: Annotated[
-        int | None, typer.Option(min=250, help="Steps under the guard [default: as many as without].")
+        int | None, Option(min=250, help="Steps under the guard [default: as many as without].")
     ] = None,
-    seed: Annotated[
-        int, typer.Option(min=0, help="Of games and policy, the same with and without a guard.")
-    ] = 0,
+    seed: Annotated[int, Option(min=0, help="Of games and policy, the same with and without a guard.")] = 0,
     out: Annotated[
         Path | None,
-        typer.Option(
+        Option(
             help="JSON file; finished games are kept, so that a stopped run goes on. The table goes "
             "into a .txt beside it."
         ),
@@ -153,7 +146,7 @@ def table(games: dict[str, dict[str, Any]]) -> "Table":
             f"{bare['events_per_1000']:.3g} → {guarded['events_per_1000']:.2g}",
             f"{found['times_fewer']:.3g} ({low:.2g} to {most})",
             f"{bare['score_per_1000']:,.0f} → {guarded['score_per_1000']:,.0f}",
-            f"{guarded['intervention_share']:.1%}",
+            f"{guarded['correction_share']:.1%}",
             f"{guarded['inevitable_share']:.1%}",
             str(found["depth"]),
             f"{guarded['simulated_steps_per_step']:.1f}",

@@ -1,11 +1,9 @@
 """`rlpd-gx collect`: a dataset from any environment with any policy."""
 
-import json
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-import typer
-
+from rlpd_gx.cli.arguments import EnvKwargs, Option, read_env_kwargs
 from rlpd_gx.cli.policies import load_policy
 from rlpd_gx.errors import GxError, missing_extra
 
@@ -14,34 +12,31 @@ _ATARI_OPTIONS = {"frameskip": 4, "repeat_action_probability": 0.0, "full_action
 
 
 def collect(
-    env: Annotated[str, typer.Option(help="A Gymnasium environment, such as Hopper-v5 or ALE/Pong-v5.")],
-    out: Annotated[
-        Path, typer.Option(help="New folder (minari), or file such as pong.json.gz (action-log).")
+    env: Annotated[
+        str,
+        Option(help="Gymnasium environment such as Hopper-v5 or ALE/Pong-v5, or module:name of your own."),
     ],
+    out: Annotated[Path, Option(help="New folder (minari), or file such as pong.json.gz (action-log).")],
     policy: Annotated[
         str,
-        typer.Option(
+        Option(
             help="random, a folder of a run or of an exported policy, module:callable, [algorithm:]file.zip of "
             "stable-baselines3 (holds pickled code: only from people you trust), or learn:sac: what such a "
             "learner sees while it learns (needs --steps)."
         ),
     ] = "random",
-    episodes: Annotated[int | None, typer.Option(min=1, help="Stop after this many episodes.")] = None,
-    steps: Annotated[
-        int | None, typer.Option(min=1, help="Stop after this many steps, inside an episode.")
-    ] = None,
+    episodes: Annotated[int | None, Option(min=1, help="Stop after this many episodes.")] = None,
+    steps: Annotated[int | None, Option(min=1, help="Stop after this many steps, inside an episode.")] = None,
     epsilon: Annotated[
         list[float] | None,
-        typer.Option(min=0, max=1, help="Chance of a random action; several take turns by episode."),
+        Option(min=0, max=1, help="Probability of a random action; several values alternate by episode."),
     ] = None,
     rules: Annotated[
-        str | None, typer.Option(help="Guard the environment: module:name of a rule or a list of rules.")
+        str | None, Option(help="Guard the environment: module:name of a rule or a list of rules.")
     ] = None,
-    format: Annotated[Literal["minari", "action-log"], typer.Option(help="What to write.")] = "minari",
-    env_kwargs: Annotated[
-        str, typer.Option(help='JSON for the environment, such as \'{"obs_type": "ram"}\'.')
-    ] = "{}",
-    seed: Annotated[int, typer.Option(help="Of the first reset and of all chance.")] = 0,
+    format: Annotated[Literal["minari", "action-log"], Option(help="What to write.")] = "minari",
+    env_kwargs: EnvKwargs = "{}",
+    seed: Annotated[int, Option(help="Random seed.")] = 0,
 ) -> None:
     """Record episodes of a policy, guarded or not."""
     import numpy as np
@@ -55,7 +50,7 @@ def collect(
     facts: dict[str, Any] = {"policy": policy, "epsilon": epsilon or [0.0], "seed": seed}
     unsafe_event = safe_set = None
     if rules is not None:
-        from rlpd_gx.loop.guarding import guarded
+        from rlpd_gx.guardian.named import guarded
 
         world = guarded(world, rules)
         unsafe_event = world.unsafe_event
@@ -78,24 +73,16 @@ def collect(
         raise
     finally:
         world.close()
-    typer.echo(f"{recorder.steps} steps in {recorder.episodes} episodes written to {out}")
+    print(f"{recorder.steps} steps in {recorder.episodes} episodes written to {out}")
 
 
 def _make(env_id: str, env_kwargs: str) -> Any:
     from rlpd_gx.envs.making import make
 
-    try:
-        options = json.loads(env_kwargs)
-        if not isinstance(options, dict):
-            raise ValueError("it is no object")
-    except ValueError as error:
-        raise GxError(f"--env-kwargs {env_kwargs!r} is not a JSON object ({error})") from None
+    options = read_env_kwargs(env_kwargs)
     if env_id.startswith("ALE/"):
         options = {**_ATARI_OPTIONS, **options}
-    try:
-        return make(env_id, **options)
-    except TypeError as error:
-        raise GxError(f"--env-kwargs {env_kwargs!r} does not fit {env_id}: {error}") from None
+    return make(env_id, **options)
 
 
 def _learn(algorithm: str, recorder: Any, steps: int | None, seed: int) -> None:

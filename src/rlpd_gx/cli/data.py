@@ -1,55 +1,51 @@
 """`rlpd-gx data`: offline datasets in and out."""
 
 import json
+import sys
 import tempfile
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-import typer
-
+from rlpd_gx.cli.arguments import Argument, EnvKwargs, Option, read_env_kwargs
 from rlpd_gx.errors import GxError
 
-app = typer.Typer(help="Offline datasets: convert, audit, list.", no_args_is_help=True)
-
-Source = Annotated[Path, typer.Argument(help="A file or folder in any known format.")]
+Source = Annotated[Path, Argument(help="A file or folder in any known format.")]
 Format = Annotated[
-    str | None, typer.Option("--format", help="Name of the format, where it is not recognised.")
+    str | None, Option(help="Name of a format, or module:name of your own; where it is not recognised.")
 ]
 Mapping = Annotated[
-    Path | None, typer.Option(help='JSON file: {"observations": ["x", "v"], "actions": "force", ...}.')
+    Path | None, Option(help='JSON file: {"observations": ["x", "v"], "actions": "force", ...}.')
 ]
-Observation = Annotated[str | None, typer.Option(help="For action logs: ram, pixels or both.")]
-Where = Annotated[list[str] | None, typer.Option(help='Keep some steps: "behaviour_iteration <= 20".')]
-Env = Annotated[
-    str | None, typer.Option(help="The environment the data must fit, checked against its spaces.")
-]
-Clip = Annotated[bool, typer.Option("--clip-actions", help="Bring actions into the environment's range.")]
-TimeLimit = Annotated[int | None, typer.Option(min=1, help="Terminals at this length are time limits.")]
+Observation = Annotated[str | None, Option(help="For action logs: ram, pixels or both.")]
+Where = Annotated[list[str] | None, Option(help='Keep some steps: "behaviour_iteration <= 20".')]
+Env = Annotated[str | None, Option(help="The environment the data must fit, checked against its spaces.")]
+Clip = Annotated[bool, Option(help="Bring actions into the environment's range.")]
+TimeLimit = Annotated[int | None, Option(min=1, help="Terminals at this length are time limits.")]
 
 
-@app.command()
 def convert(
     source: Source,
-    out: Annotated[Path | None, typer.Option(help="A new folder; without it, the cache.")] = None,
+    out: Annotated[Path | None, Option(help="A new folder; without it, the cache.")] = None,
     format: Format = None,
     mapping: Mapping = None,
     observation: Observation = None,
     where: Where = None,
     env: Env = None,
+    env_kwargs: EnvKwargs = "{}",
     clip_actions: Clip = False,
     time_limit: TimeLimit = None,
     rules: Annotated[
-        str | None, typer.Option(help="Store the safe sets of these rules: module:name of a rule or a list.")
+        str | None, Option(help="Store the safe sets of these rules: module:name of a rule or a list.")
     ] = None,
     state: Annotated[
         str | None,
-        typer.Option(help="module:callable, stored observations [k, ...] -> what the rules read."),
+        Option(help="module:callable, stored observations [k, ...] -> what the rules read."),
     ] = None,
     offline_safe_sets: Annotated[
         Literal["error", "assume-all", "drop"] | None,
-        typer.Option(
-            help="Where the rules cannot read the stored state: stop, allow every action, or leave the rows "
-            "out [default: error]."
+        Option(
+            help="Where the rules cannot read the stored state: stop, allow every action, or drop the rows. "
+            "Default: error."
         ),
     ] = None,
 ) -> None:
@@ -66,19 +62,24 @@ def convert(
     if rules is not None and state is None:
         from rlpd_gx.loop.offline_rules import while_replayed
 
-        more["live_safe_sets"] = while_replayed(source, format, rules, env)
-    data = _load(source, format, mapping, observation, where, env, clip_actions, time_limit, **more)
+        more["live_safe_sets"] = while_replayed(
+            source, format, rules, env, env_kwargs=read_env_kwargs(env_kwargs)
+        )
+    data = _load(
+        source, format, mapping, observation, where, env, env_kwargs, clip_actions, time_limit, **more
+    )
     if rules is not None:
         from rlpd_gx.loop.offline_rules import with_rules
 
-        data = with_rules(data, rules, state, offline_safe_sets or "error", env)
+        data = with_rules(
+            data, rules, state, offline_safe_sets or "error", env, env_kwargs=read_env_kwargs(env_kwargs)
+        )
     folder = data.save(out) if out is not None else data.folder
     for finding in data.findings:
-        typer.echo(f"note: {finding}", err=True)
-    typer.echo(f"{data.steps} steps in {data.episodes} episodes in {folder}")
+        print(f"note: {finding}", file=sys.stderr)
+    print(f"{data.steps} steps in {data.episodes} episodes in {folder}")
 
 
-@app.command()
 def audit(
     source: Source,
     format: Format = None,
@@ -86,8 +87,9 @@ def audit(
     observation: Observation = None,
     where: Where = None,
     env: Env = None,
+    env_kwargs: EnvKwargs = "{}",
     time_limit: TimeLimit = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
+    json_: Annotated[bool, Option(help="Print JSON instead of a table.")] = False,
 ) -> None:
     """Say what is in a dataset, and everything that looks wrong."""
     from rich.console import Console
@@ -104,19 +106,19 @@ def audit(
             observation,
             where,
             env,
+            env_kwargs,
             False,
             time_limit,
             strict=False,
             root=Path(folder),
         )
         report = audit_module(data)
-    if as_json:
-        typer.echo(json.dumps(report))
+    if json_:
+        print(json.dumps(report))
     else:
         Console().print(as_table(report))
 
 
-@app.command(name="list")
 def list_() -> None:
     """The datasets in the cache."""
     from rich.console import Console
@@ -127,17 +129,21 @@ def list_() -> None:
     root = cache.cache_root()
     folders = sorted(entry for entry in root.iterdir() if cache.is_dataset(entry)) if root.is_dir() else []
     if not folders:
-        typer.echo(f"no dataset is in the cache ({root})")
+        print(f"no dataset is in the cache ({root})")
         return
     table = Table("name", "format", "environment", "rows", "MB", "safe sets", "folder")
     for folder in folders:
-        meta = cache.read_meta(folder)
+        try:
+            meta = cache.read_meta(folder)
+        except GxError as error:  # of an older version, or damaged: the others are still there
+            print(f"note: {error}", file=sys.stderr)
+            continue
         size = sum(file.stat().st_size for file in folder.iterdir()) / 1e6
         sets = str(len(list(folder.glob("safe_set-*.npy"))) + ("safe_set" in meta["columns"]))
         known = (meta["name"], meta["format"], meta["env_id"] or "", str(meta["rows"]), f"{size:.1f}", sets)
         table.add_row(*known, folder.name)
     Console().print(table)
-    typer.echo(f"in {root}")
+    print(f"in {root}")
 
 
 def _load(
@@ -147,11 +153,12 @@ def _load(
     observation: str | None,
     where: list[str] | None,
     env: str | None,
+    env_kwargs: str,
     clip_actions: bool,
     time_limit: int | None,
     **more: Any,
 ) -> Any:
-    from rlpd_gx.envs.making import stored_as
+    from rlpd_gx.envs.description import stored_as
     from rlpd_gx.replay.offline import ActionRange, formats, load
     from rlpd_gx.replay.offline.cache import is_dataset
 
@@ -171,10 +178,10 @@ def _load(
         else:
             env_id = env
         if env_id is not None:
-            made = _made(env_id, required=env is not None)
+            made = _made(env_id, env_kwargs, required=env is not None)
             actions = ActionRange.of_space(made.action_space) if made else None
     elif env is not None:
-        made = _made(env, required=True)
+        made = _made(env, env_kwargs, required=True)
     data = load(
         source,
         format=name,
@@ -190,15 +197,15 @@ def _load(
     return data
 
 
-def _made(env_id: str, required: bool) -> Any:
+def _made(env_id: str, env_kwargs: str, required: bool) -> Any:
     try:
         from rlpd_gx.envs.making import make
 
-        return make(env_id)
+        return make(env_id, **read_env_kwargs(env_kwargs))
     except GxError as error:
         if required:
             raise
-        typer.echo(f"note: the range of actions is not checked: {error}", err=True)
+        print(f"note: the range of actions is not checked: {error}", file=sys.stderr)
         return None
 
 

@@ -3,8 +3,7 @@
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
+from rlpd_gx.cli.arguments import EnvKwargs, Option, read_env_kwargs
 from rlpd_gx.errors import GxError
 
 if TYPE_CHECKING:
@@ -14,38 +13,33 @@ if TYPE_CHECKING:
 
 
 def guard(
-    env: Annotated[str, typer.Option(help="A Gymnasium environment, such as Walker2d-v5.")],
-    rules: Annotated[
-        str, typer.Option(help="module:name of a rule, or of a list of rules that must all hold.")
+    env: Annotated[
+        str, Option(help="Gymnasium environment such as Walker2d-v5, or module:name of your own.")
     ],
-    episodes: Annotated[int, typer.Option(min=1, help="How many episodes to run.")] = 10,
+    rules: Annotated[str, Option(help="module:name of a rule, or of a list of rules that must all hold.")],
+    episodes: Annotated[int, Option(min=1, help="How many episodes to run.")] = 10,
     policy: Annotated[
         str,
-        typer.Option(
+        Option(
             help="random, a folder of a run or of an exported policy, [algorithm:]file.zip of stable-baselines3, "
             "or module:callable."
         ),
     ] = "random",
-    monitor: Annotated[
-        bool, typer.Option("--monitor", help="Block nothing, report what would be blocked.")
-    ] = False,
-    compare: Annotated[
-        bool, typer.Option("--compare", help="Run the same episodes without the guard, too.")
-    ] = False,
+    monitor: Annotated[bool, Option(help="Block nothing, report what would be blocked.")] = False,
+    compare: Annotated[bool, Option(help="Also run the same episodes without the guard.")] = False,
     state: Annotated[
         str | None,
-        typer.Option(
-            help="module:callable (env, observation, info) -> what rules read [default: `state` of the "
-            "rules' module if it has one, else the observation]."
+        Option(
+            help="module:function (env, observation, info) -> what the rules read. Default: `state` in the rules' "
+            "module, else the observation."
         ),
     ] = None,
-    seed: Annotated[int, typer.Option(help="Seed of environment and policy.")] = 0,
+    seed: Annotated[int, Option(help="Random seed of environment and policy.")] = 0,
     max_steps: Annotated[
-        int | None, typer.Option(min=1, help="Cut each episode after so many steps.")
+        int | None, Option(min=1, help="Truncate each episode after this many steps.")
     ] = None,
-    audit: Annotated[
-        Path | None, typer.Option(help="Append every intervention to this file (JSON lines).")
-    ] = None,
+    audit: Annotated[Path | None, Option(help="Append every correction to this file (JSON lines).")] = None,
+    env_kwargs: EnvKwargs = "{}",
 ) -> None:
     """Run a policy under rules and print the audit: the five-minute way to try your own rules.
 
@@ -54,17 +48,16 @@ def guard(
     from rich.console import Console
 
     from rlpd_gx.envs.making import make
-    from rlpd_gx.loop.guarding import guarded
+    from rlpd_gx.guardian.named import guarded
 
-    limit = {} if max_steps is None else {"max_episode_steps": max_steps}
-
+    options = read_env_kwargs(env_kwargs) | ({} if max_steps is None else {"max_episode_steps": max_steps})
     console = Console()
     runs = [("monitor" if monitor else "enforce", audit)] + (
         [("monitor", None)] if compare and not monitor else []
     )
     results = []
     for mode, file in runs:
-        world = guarded(make(env, **limit), rules, state=state or "", mode=mode, audit=file)
+        world = guarded(make(env, **options), rules, state=state or "", mode=mode, audit=file)
         returns = _run(world, policy, episodes, seed, f"{env}, {mode}", console)
         title = f"{env}: what would have been blocked" if mode == "monitor" else f"{env} under guard"
         console.print(world.audit.table(title))
@@ -72,7 +65,7 @@ def guard(
     if len(results) == 2:
         console.print(_comparison(results))
     if audit is not None:
-        console.print(f"Every intervention is in {audit}", soft_wrap=True)
+        console.print(f"Every correction is in {audit}", soft_wrap=True)
 
 
 def _run(world: "GuardedEnv", policy: str, episodes: int, seed: int, title: str, console: Any) -> list[float]:
@@ -109,9 +102,9 @@ def _comparison(results: list[tuple[str, list[float], Any]]) -> "Table":
     for name in ("", "mean return", "steps", "forbidden actions executed"):
         table.add_column(name, justify="left" if not name else "right")
     for mode, returns, audit in results:
-        counts = audit.counts
+        counts = audit.tally
         # Under guard only states without any allowed action can see a forbidden one.
-        executed = counts.inevitable if mode == "enforce" else counts.interventions
+        executed = counts.inevitable if mode == "enforce" else counts.corrections
         share = executed / max(counts.proposals, 1)
         name = "with the guard" if mode == "enforce" else "without"
         table.add_row(name, f"{np.mean(returns):.1f}", f"{counts.proposals:,}", f"{executed:,} ({share:.1%})")

@@ -36,7 +36,7 @@ def load_policy(spec: str, env: "gym.Env", seed: int) -> Callable[[Any], Any]:
 
 
 def _trained_policy(spec: str, env: "gym.Env") -> Callable[[Any], Any]:
-    from rlpd_gx.loop.export import Export, propose
+    from rlpd_gx.deploy.export import Export, propose
 
     export = Export.find(spec)
     for what in ("observation_space", "action_space"):
@@ -46,8 +46,8 @@ def _trained_policy(spec: str, env: "gym.Env") -> Callable[[Any], Any]:
                 f"--policy {spec} was trained on {export.about['env']} with {what.replace('_', ' ')} {trained}, but "
                 f"here it is {here}"
             )
-    learner, space = export.learner(), export.observation_space
-    return lambda observation: propose(learner, space, observation)
+    network, space = export.network(), export.observation_space
+    return lambda observation: propose(network, space, observation)
 
 
 def _held(env: "gym.Env", seed: int) -> Callable[[Any], Any]:

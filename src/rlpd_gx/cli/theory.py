@@ -5,24 +5,19 @@ import time
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
-app = typer.Typer(help="Exact guarded solutions of tabular MDPs.", no_args_is_help=True)
+from rlpd_gx.cli.arguments import Argument, Option
 
 
-@app.command()
 def solve(
-    file: Annotated[Path, typer.Argument(help="MDP as .npz: discount, allowed, rewards, transitions.")],
+    file: Annotated[Path, Argument(help="MDP as .npz: discount, allowed, rewards, transitions.")],
     output: Annotated[
         Path | None,
-        typer.Option("--output", "-o", help="Where the result goes.", show_default="FILE.solution.npz"),
+        Option(help="Where the result goes [FILE.solution.npz].", short="o"),
     ] = None,
-    tolerance: Annotated[
-        float, typer.Option(help="Largest error allowed in any value; it is certified.")
-    ] = 1e-6,
-    alpha: Annotated[float, typer.Option(help="Temperature; above 0 the soft operator is solved.")] = 0.0,
+    tolerance: Annotated[float, Option(help="Largest error allowed in any value; it is certified.")] = 1e-6,
+    alpha: Annotated[float, Option(help="Temperature; above 0 the soft operator is solved.")] = 0.0,
     prune: Annotated[
-        bool, typer.Option("--prune", help="First remove actions that can lead to where nothing is allowed.")
+        bool, Option(help="First remove actions that can lead to where nothing is allowed.")
     ] = False,
 ) -> None:
     """Solve a guarded MDP to a certified error and write q, values and policy.
@@ -64,24 +59,23 @@ def solve(
 
         solution = theory.guarded_value_iteration(mdp, tolerance, alpha=alpha, progress=show)
     theory.save_solution(target, mdp, solution, alpha)
-    typer.echo(mdp)
-    typer.echo(
+    print(mdp)
+    print(
         f"{report}solved in {solution.iterations} backups, {time.perf_counter() - started:.1f} s; "
         f"every value within {solution.error_bound:.2g} of the exact one\nwritten to {target}"
     )
 
 
-@app.command()
 def verify(
     gamma: Annotated[
-        list[float] | None, typer.Option(help="Discount; may be repeated.", show_default="0.5 0.9 0.99 0.999")
+        list[float] | None, Option(help="Discount; may be repeated [0.5, 0.9, 0.99, 0.999].")
     ] = None,
-    mdps: Annotated[int, typer.Option(min=1, help="Random MDPs drawn for each discount.")] = 5,
-    states: Annotated[int, typer.Option(min=1, help="States of each MDP.")] = 50,
-    actions: Annotated[int, typer.Option(min=1, help="Actions of each MDP; about half are forbidden.")] = 6,
-    pairs: Annotated[int, typer.Option(min=2, help="Pairs of q tables compared on each MDP.")] = 100,
-    alpha: Annotated[float, typer.Option(min=1e-6, help="Temperature of the soft operator.")] = 0.5,
-    seed: Annotated[int, typer.Option(min=0, help="Seed of the draws.")] = 0,
+    mdps: Annotated[int, Option(min=1, help="Random MDPs drawn for each discount.")] = 5,
+    states: Annotated[int, Option(min=1, help="States of each MDP.")] = 50,
+    actions: Annotated[int, Option(min=1, help="Actions of each MDP; about half are forbidden.")] = 6,
+    pairs: Annotated[int, Option(min=2, help="Pairs of q tables compared on each MDP.")] = 100,
+    alpha: Annotated[float, Option(min=1e-6, help="Temperature of the soft operator.")] = 0.5,
+    seed: Annotated[int, Option(min=0, help="Seed of the draws.")] = 0,
 ) -> None:
     """Show on random MDPs that the guarded operators contract by gamma, and that certificates hold.
 
@@ -109,4 +103,4 @@ def verify(
         table.add_row(*numbers, "holds" if seen.holds else "[red]FAILS[/red]")
     Console().print(table)
     if not all_hold:
-        raise typer.Exit(1)
+        raise SystemExit(1)

@@ -1,66 +1,114 @@
 """`rlpd-gx train` and `rlpd-gx evaluate`."""
 
-import inspect
 import itertools
 import shlex
 import sys
-from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_args, get_origin
+from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
+from rlpd_gx.cli.arguments import Argument, Option, Parser, entry, paragraphs, shown
+from rlpd_gx.config import PRESETS
 from rlpd_gx.errors import GxError
 
-PANELS = {"run": "Task, guard and length", "data": "Batches", "learner": "Learner"}
-Out = Annotated[Path | None, typer.Option(help="Folder of the run (if not given: a new one in runs/).")]
-Preset = Annotated[
-    str | None,
-    typer.Option(
-        help="rlpd-gx, paper, rlpd, sac, full, no-guardian, no-guarded-backup, no-dts, no-dss, clone (default rlpd-gx)."
-    ),
-]
-ConfigFile = Annotated[Path | None, typer.Option("--config", help="Settings in a YAML, TOML or JSON file.")]
-Resume = Annotated[Path | None, typer.Option(help="Go on with the run in this folder.")]
-Compare = Annotated[
-    bool, typer.Option("--compare", help="Then train with the same budget without a guard, for comparison.")
-]
+if TYPE_CHECKING:
+    from rlpd_gx.config import Config
+    from rlpd_gx.loop.train import Trainer
+
+FIRST = (
+    "env", "rules", "guard", "offline", "steps", "preset", "config", "out", "resume", "seed", "num_envs", "utd",
+    "batch_size", "device", "evaluate_every",
+)  # fmt: skip
+"""What people set first; `--help-all` shows the rest."""
+GROUPS = {"run": "Task and guard", "data": "Replay", "learner": "Learner"}
 
 
 def train(
-    out: Path | None,
-    preset: str | None,
-    config: Path | None,
-    resume: Path | None,
-    compare: bool,
-    **flags: Any,
+    preset: Annotated[str | None, Option(f"Where settings start from: {', '.join(PRESETS)}.")] = None,
+    config: Annotated[Path | None, Option("Settings in a YAML, TOML or JSON file.")] = None,
+    out: Annotated[Path | None, Option("Folder of the run. Default: a new one in runs/.")] = None,
+    resume: Annotated[Path | None, Option("Resume the run in this folder.")] = None,
+    compare: Annotated[bool, Option("Then train without a guard, with the same budget and seed.")] = False,
+    quiet: Annotated[bool, Option("Print results and errors only.")] = False,
+    help: Annotated[bool, Option("Show the settings that people use first.")] = False,
+    help_all: Annotated[bool, Option("Show every setting.")] = False,
+    **settings: Any,
 ) -> None:
-    """Train a policy that never executes a forbidden action.
+    """Train a policy under a guard that never executes a forbidden action.
 
-    Flags come before the file, the file before the preset. Every run folder holds its config, metrics, audit,
+    Flags override the config file, which overrides the preset. The run folder holds config, metrics, audit,
     checkpoints, result.json and report.html.
     """
-    given = {name: value for name, value in flags.items() if value is not None}
+    given = {name: value for name, value in settings.items() if value is not None}
+    if help or help_all:
+        print(help_text(preset, config, given, everything=help_all))
+        return
     if resume is not None:
         others = given | {"preset": preset, "config": config, "out": out, "compare": compare or None}
-        if said := ", ".join(f"--{n.replace('_', '-')}" for n, value in others.items() if value is not None):
-            raise GxError(f"--resume goes on with that run as it was begun; leave out {said}")
-        _finish([_run(resume, None)], [resume])
+        if typed := ", ".join(f"--{n.replace('_', '-')}" for n, value in others.items() if value is not None):
+            raise GxError(f"--resume continues a run with its own settings; leave out {typed}")
+        _run(resume, None, quiet)
+        _finish([resume])
         return
-    settings = _config(preset, config, given)
-    if not settings.run.env:
-        raise GxError("say which environment: --env Hopper-v5, for example")
-    out = out or _new_folder(settings)
-    runs = {out: settings}
-    if compare:
-        if not settings.run.rules:
+    chosen = in_force(preset, config, given)
+    if not chosen.run.env:
+        raise GxError("name the environment, for example --env Hopper-v5")
+    if not chosen.run.rules:
+        if compare:
             raise GxError("--compare leaves the guard out, and there is none: give --rules")
-        bare = settings.with_values({"guard": "none", "backup": "none", "actor": "raw"}, "--compare")
-        runs[out.with_name(f"{out.name}-unguarded")] = bare
-    _finish([_run(path, config) for path, config in runs.items()], list(runs))
+        if chosen.run.guard != "none":
+            raise GxError(f"--guard {chosen.run.guard} needs rules: give --rules module:name")
+    out = out or _new_folder(chosen)
+    runs = {out: chosen}
+    if compare:
+        runs[out.with_name(f"{out.name}-unguarded")] = in_force(preset, config, given | {"guard": "none"})
+    for path, settings_of_run in runs.items():
+        _run(path, settings_of_run, quiet)
+    _finish(list(runs))
 
 
-def _new_folder(settings: Any) -> Path:
+def in_force(preset: str | None, file: Path | None, given: dict[str, Any]) -> "Config":
+    """The settings of a run: flags over file over preset."""
+    from rlpd_gx.loop.configure import configure
+    from rlpd_gx.settings import COMMAND_LINE, SETTINGS, read_file
+
+    named, values = (None, {}) if file is None else read_file(file)
+    read = {name: SETTINGS[name].read(value, COMMAND_LINE) for name, value in given.items()}
+    return configure(preset or named or "rlpd-gx", values | read, COMMAND_LINE)
+
+
+def help_text(preset: str | None, file: Path | None, given: dict[str, Any], *, everything: bool) -> str:
+    """Every flag with its value in force, as far as preset, file and flags decide it."""
+    from rlpd_gx import guards
+    from rlpd_gx.settings import SETTINGS
+
+    now = in_force(preset, file, given)
+    ruled = now if now.run.rules else in_force(preset, file, given | {"rules": "module:name"})
+    values = {"preset": now.preset}
+    for name, setting in SETTINGS.items():
+        here, under_rules = shown(setting.value(now)), shown(setting.value(ruled))
+        differs = name != "rules" and here != under_rules
+        values[name] = f"{here}; with --rules: {under_rules}" if differs else here
+    actions = {action.dest: action for action in Parser(train, "train")._actions}
+    actions["guard"].help = f"{SETTINGS['guard'].help} One of: {', '.join(guards.NAMES)}."
+    head = (
+        "usage: rlpd-gx train --env ENV [--rules MODULE:NAME] [options]",
+        train.__doc__,
+        "In brackets: the value in force with this preset, config file and flags.",
+    )
+    lines = ["\n\n".join(map(paragraphs, head))]
+    groups = {"Run": [name for name in actions if name not in SETTINGS]} | {
+        title: [n for n, s in SETTINGS.items() if s.section == section] for section, title in GROUPS.items()
+    }
+    if not everything:
+        rest = [name for name in groups["Run"] if name not in FIRST]
+        groups = {"Settings to begin with": [*FIRST], "Also": rest}
+    for title, names in groups.items():
+        lines += ["", f"{title}:"]
+        lines += [entry(actions[name], values.get(name, "")) for name in names]
+    return "\n".join(lines)
+
+
+def _new_folder(settings: "Config") -> Path:
     """A folder in runs/ that does not exist yet."""
     environment = settings.run.env.rpartition(":")[2].replace("/", "-")
     name = f"{environment}-{settings.preset}-seed{settings.run.seed}"
@@ -68,162 +116,94 @@ def _new_folder(settings: Any) -> Path:
     return next(path for path in candidates if not path.exists())
 
 
-def _config(preset: str | None, file: Path | None, given: dict[str, Any]) -> Any:
-    from rlpd_gx.loop import presets
-    from rlpd_gx.loop.config import read_file
-
-    named, values = (None, {}) if file is None else read_file(file)
-    config = presets.preset(preset or named or "rlpd-gx")
-    return config.with_values(values, str(file)).with_values(given, "command line")
-
-
-def _run(path: Path, config: Any) -> dict[str, Any]:
-    from rich.console import Console
-
-    from rlpd_gx.loop.progress import ProgressLine
+def _run(path: Path, config: "Config | None", quiet: bool) -> None:
+    """Train to the end."""
     from rlpd_gx.loop.resume import Saver, resume
     from rlpd_gx.loop.run_folder import RunFolder
     from rlpd_gx.loop.task import Task
     from rlpd_gx.loop.train import Stopped, Trainer
+    from rlpd_gx.loop.watchers import Progress
 
-    console = Console(stderr=True)
+    def note(text: str) -> None:
+        if not quiet:
+            print(text, file=sys.stderr)
+
     if config is None:
         trainer, save, notes = resume(path)
-        for note in notes:
-            console.print(f"note: {note}", soft_wrap=True)
-        console.print(f"going on from step {trainer.step:,}")
+        for text in notes:
+            note(f"note: {text}")
+        note(f"resuming at step {trainer.step:,}")
     else:
         task = Task(config)
         _check(task)
+        if not config.run.rules:
+            note("no --rules: training without a guard")
         folder = RunFolder.create(path, config, shlex.join(["rlpd-gx", *sys.argv[1:]]))
         trainer, save = Trainer(task, folder), Saver(folder)
         trainer.begin()
         save(trainer)
-    run = trainer.task.config.run
-    line = ProgressLine(console, run.steps, trainer.step)
-    trainer.watchers = (line, *_tensorboard(trainer))
+    progress = Progress(sys.stderr, quiet=quiet)
+    trainer.watchers = (progress, *_tensorboard(trainer))
     try:
-        with line:
-            return trainer.train(save)
+        with progress:
+            trainer.train(save)
     except Stopped as stop:
-        console.print(f"{stop}; go on with: rlpd-gx train --resume {path}", soft_wrap=True)
-        raise typer.Exit(128 + stop.number) from None
-
-
-def _finish(results: list[dict[str, Any]], paths: list[Path]) -> None:
-    """Reports, and the table of all results."""
-    from rich.console import Console
-
-    from rlpd_gx.report import write_report
-
-    console = Console()
-    console.print(summary(results))
-    for path in paths:
-        console.print(f"Report: {write_report(path)}", soft_wrap=True)
+        note(f"{stop}; resume with: rlpd-gx train --resume {path}")
+        raise SystemExit(128 + stop.number) from None
 
 
 def _check(task: Any) -> None:
-    """Everything that can be wrong with the request is said before a folder is made."""
+    """Find what is wrong with the request before a folder is made."""
     config = task.config
     learner = task.learner()
     task.sampler(learner)
-    task.mix()
-    task.interval()
-    if task.offline is None and (config.run.warm_start_updates or config.learner.objective == "clone"):
-        raise GxError(
-            "cloning and warm_start_updates learn from offline data, and there is none; give --offline"
-        )
+    task.dss()
+    task.dts()
+    if task.offline is None and (config.run.warm_start_updates or config.learner.actor == "clone"):
+        raise GxError("cloning and --warm-start-updates learn from offline data: give --offline")
 
 
-def _tensorboard(trainer: Any) -> tuple[Any, ...]:
+def _tensorboard(trainer: "Trainer") -> tuple[Any, ...]:
     from importlib.util import find_spec
 
-    from rlpd_gx.loop.progress import TensorBoard
+    from rlpd_gx.loop.watchers import TensorBoard
 
-    if not trainer.task.config.run.tensorboard or find_spec("tensorboard") is None:
+    if find_spec("tensorboard") is None:
         return ()
     return (TensorBoard(trainer.folder.path, trainer.step),)
 
 
-def summary(results: list[dict[str, Any]]) -> Any:
-    """The results of runs as a table."""
-    from rich.table import Table
+def _finish(paths: list[Path]) -> None:
+    """Print the results and write the reports."""
+    from rlpd_gx.report import write_comparison, write_report
+    from rlpd_gx.report.records import read_run
+    from rlpd_gx.report.words import results_text
 
-    first = results[0]
-    table = Table(title=f"{first['env']}, {first['preset']}, seed {first['seed']}", title_justify="left")
-    for name in ("guard", "phase", "return", "steps", "moved", "forbidden", "unsafe"):
-        table.add_column(name, justify="left" if name in ("guard", "phase") else "right")
-    for result in results:
-        for phase in ("training", "evaluation"):
-            counts = result[phase]
-            score = f"{counts['mean']:.1f}" if "mean" in counts else ""
-            moved = counts["interventions"] if result["guard"] == "guardian" else 0
-            cells = [counts["steps"], moved, counts["forbidden_executed"], counts["unsafe_events"]]
-            table.add_row(result["guard"], phase, score, *(f"{cell:,}" for cell in cells))
-    table.caption = (
-        "moved: by the Guardian; forbidden: executed although the rules forbid it; unsafe: events seen"
-    )
-    return table
+    print(results_text([read_run(path) for path in paths]))
+    for path in paths:
+        print(f"Report: {write_report(path)}")
+    if len(paths) > 1:
+        print(f"Both runs on one page: {write_comparison(paths)}")
 
 
 def evaluate(
-    run: Annotated[Path, typer.Argument(help="Folder of a run.")],
-    episodes: Annotated[int, typer.Option(min=1, help="Whole episodes to play.")] = 10,
-    seed: Annotated[int, typer.Option(help="Of the first episode.")] = 2_000_000,
+    run: Annotated[Path, Argument("Folder of a run.")],
+    episodes: Annotated[int, Option("Whole episodes to play.", min=1)] = 10,
+    seed: Annotated[int, Option("Random seed of the first episode.", min=0)] = 2_000_000,
     sample: Annotated[
         bool | None,
-        typer.Option("--sample/--mode", help="Draw actions, or take the likeliest (the run's own)."),
+        Option("Sample actions, or take the most likely one. Default: as the run's own evaluations."),
     ] = None,
 ) -> None:
-    """Play a trained policy under its guard and print returns and counts."""
+    """Play a trained policy under its guard and print returns and counts as JSON."""
     import json
 
-    from rich.console import Console
-
+    from rlpd_gx.envs.description import describe
     from rlpd_gx.loop.evaluate import evaluate as play
     from rlpd_gx.loop.resume import load_learner
     from rlpd_gx.loop.run_folder import RunFolder
 
-    learner, lanes = load_learner(run)
+    learner, environments = load_learner(run)
     if sample is None:
-        sample = RunFolder.open(run)[1].run.evaluation_policy == "sample"
-    result = play(learner, lanes, episodes, seed, sample=sample).row()
-    Console().print_json(json.dumps(result))
-
-
-def with_flags(command: Callable[..., None]) -> Callable[..., None]:
-    """The command with one flag for every setting of a run."""
-    from rlpd_gx.loop.config import FIELDS
-
-    def option(name: str, annotation: Any) -> inspect.Parameter:
-        return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
-
-    parameters = [
-        option("out", Out), option("preset", Preset), option("config", ConfigFile), option("resume", Resume),
-        inspect.Parameter("compare", inspect.Parameter.KEYWORD_ONLY, default=False, annotation=Compare),
-    ]  # fmt: skip
-    for field in FIELDS.values():
-        default = field.default if field.default not in ("", (), {}) else None
-        shown = f"{field.help}" + ("" if default is None else f" (default {_shown(default)})")
-        info = typer.Option(help=shown, rich_help_panel=PANELS[field.section], show_default=False)
-        parameters.append(option(field.name, Annotated[_flag_type(field.type) | None, info]))
-
-    def flagged(**flags: Any) -> None:
-        command(**flags)
-
-    flagged.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-    flagged.__annotations__ = {p.name: p.annotation for p in parameters}
-    flagged.__doc__, flagged.__name__ = command.__doc__, command.__name__
-    return flagged
-
-
-def _flag_type(kind: Any) -> Any:
-    if get_origin(kind) is Literal:
-        return kind
-    if get_origin(kind) is tuple:
-        return list[str] if get_args(kind)[0] is str else str
-    return kind if kind in (int, float, bool) else str
-
-
-def _shown(value: Any) -> str:
-    return ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
+        sample = describe(RunFolder.open(run)[1].run.env).sample_in_evaluation
+    print(json.dumps(play(learner, environments, episodes, seed, sample=sample).row(), indent=2))

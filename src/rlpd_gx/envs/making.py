@@ -5,9 +5,10 @@ import re
 from typing import Any
 
 import gymnasium as gym
-import numpy as np
+from gymnasium.envs.registration import EnvSpec
 
 from rlpd_gx.errors import GxError, missing_extra
+from rlpd_gx.loading import did_you_mean, load_module, raised
 
 EXTRAS = {  # module that is missing -> (package, extra)
     "mujoco": ("MuJoCo", "mujoco"),
@@ -21,46 +22,77 @@ REGISTERING = {  # module that registers them -> how their names begin
     "ale_py": ("ALE/",),
     "gymnasium_robotics": ("Adroit", "Fetch", "Hand", "PointMaze", "AntMaze"),
 }
-
-
 ATARI = re.compile(r"Atari/(?P<game>.+)-(?P<observation>ram|pixels|objects)")
 
 
 def make(env_id: str, **options: Any) -> gym.Env:
-    """`gymnasium.make`, or one of our own Atari games, such as Atari/Pong-ram; errors are sentences."""
-    if env_id.startswith("Atari/"):
-        ours = ATARI.fullmatch(env_id)
-        if ours is None:
-            raise GxError(f"--env {env_id}: our games are named Atari/GAME-ram, -objects or -pixels")
-        from rlpd_gx.envs import atari
+    """An environment by name; errors are sentences.
 
-        if "max_episode_steps" in options:
-            options["max_steps"] = options.pop("max_episode_steps")
-        return atari.make(**ours.groupdict(), **options)
+    A name that Gymnasium knows; one of our Atari games, such as Atari/Pong-ram; or `module:name` of a class, of a
+    function that returns an environment, or of a name that the module registers.
+    """
+    try:
+        if env_id.startswith("Atari/"):
+            return _atari(env_id, options)
+        return gym.make(_own(env_id) if ":" in env_id else _registered(env_id), **options)
+    except GxError:
+        raise
+    except gym.error.DependencyNotInstalled as error:
+        package = next((m for m in EXTRAS if m in str(error).lower()), None)
+        raise (missing_extra(*EXTRAS[package]) if package else GxError(f"--env {env_id}: {error}")) from None
+    except gym.error.Error as error:
+        raise GxError(f"--env {env_id}: {error}") from None
+    except Exception as error:  # whatever the code of an environment raises
+        if isinstance(error, TypeError) and options:
+            raise GxError(f"--env-kwargs {options} do not fit {env_id}: {error}") from None
+        raise GxError(f"--env {env_id} {raised(error)}") from error
+
+
+def _atari(env_id: str, options: dict[str, Any]) -> gym.Env:
+    ours = ATARI.fullmatch(env_id)
+    if ours is None:
+        raise GxError(f"--env {env_id}: our games are named Atari/GAME-ram, -objects or -pixels")
+    from rlpd_gx.envs import atari
+
+    if "max_episode_steps" in options:
+        options["max_steps"] = options.pop("max_episode_steps")
+    return atari.make(**ours.groupdict(), **options)
+
+
+def _registered(env_id: str) -> str:
+    """The name, after the package that registers it was imported."""
     for module, prefixes in REGISTERING.items():
         if env_id.startswith(prefixes):
             try:
                 gym.register_envs(importlib.import_module(module))
             except ModuleNotFoundError:
                 raise missing_extra(*EXTRAS[module]) from None
-    try:
-        return gym.make(env_id, **options)
-    except gym.error.DependencyNotInstalled as error:
-        package = next((m for m in EXTRAS if m in str(error).lower()), None)
-        raise (missing_extra(*EXTRAS[package]) if package else GxError(f"--env {env_id}: {error}")) from None
-    except gym.error.Error as error:
-        raise GxError(f"--env {env_id}: {error}") from None
+    return env_id
 
 
-def stored_as(env_id: str, space: gym.Space) -> tuple[str, gym.Space]:
-    """Name and observation space of an environment's data: our Atari games are stored as ale-py's, frame by frame."""
-    ours = ATARI.fullmatch(env_id)
-    if ours is None:
-        return env_id, space
-    assert isinstance(space, gym.spaces.Box)
-    from rlpd_gx.envs.atari.games import find_game
+def _own(env_id: str) -> str | EnvSpec:
+    """Somebody's own environment, named as `module:name`."""
+    module, name = load_module(env_id, "env")
+    if name in gym.registry:
+        return name
+    if callable(entry_point := getattr(module, name, None)):
+        return EnvSpec(id=env_id, entry_point=entry_point)
+    offered = [
+        n
+        for n, v in vars(module).items()
+        if isinstance(v, type) and issubclass(v, gym.Env) and v.__module__ == module.__name__
+    ]
+    offered += [id for id, spec in gym.registry.items() if module.__name__ == _module_of(spec.entry_point)]
+    raise GxError(
+        f"--env {env_id}: {module.__name__} neither holds nor registers {name!r}"
+        + (did_you_mean(name, offered) or f"; it has {', '.join(offered) or 'no environment'}")
+    )
 
-    name = f"ALE/{find_game(ours['game']).name}-v5"
-    if ours["observation"] == "objects":
-        return name, space
-    return name, gym.spaces.Box(space.low[0], space.high[0], dtype=np.uint8)
+
+def _module_of(entry_point: Any) -> str | None:
+    """The module of what a registered name makes: a callable, or `module:name`."""
+    return (
+        entry_point.partition(":")[0]
+        if isinstance(entry_point, str)
+        else getattr(entry_point, "__module__", None)
+    )

@@ -18,26 +18,21 @@ import typer
 
 RESULTS = Path("results/adroit")
 COMMON: dict[str, Any] = {
-    "guard": "none",
-    "backup": "none",
-    "actor": "raw",
     "ensemble_size": 2,
     "target_subset": 2,
     "batch_size": 128,
-    "updates_per_step": 2,
-    "initial_temperature": 0.1,
-    "clone_weight": 0.1,
-    "clone_until": 1000.0,  # demonstrations are few and good: where cloning ends, they are unlearned
+    "utd": 2,
+    "clone_weight": (0.1, 1000.0),  # demonstrations are few and good: where cloning ends, they are unlearned
     "warm_start_updates": 10_000,
     "steps": 20_000,
     "evaluate_every": 5_000,
     "evaluation_episodes": 25,
 }
 CLONE: dict[str, Any] = {
-    "objective": "clone",
+    "actor": "clone",
     "steps": 0,
     "warm_start_updates": 20_000,
-    "updates_per_step": 1,
+    "utd": 1,
 }
 TASKS: dict[str, dict[str, Any]] = {
     "pen": {"env": "AdroitHandPen-v1"},
@@ -60,14 +55,14 @@ def run(
 ) -> None:
     """Train (or go on with) one run and write results/adroit/TASK-SEED.json."""
     from rlpd_gx.experiments.running import finish, write
-    from rlpd_gx.loop.presets import preset
+    from rlpd_gx.loop.configure import configure
 
     command = f"python -m rlpd_gx.experiments.adroit run {task} --data {data.name} --seed {seed}"
     tried = json.loads(settings)
     command += f" --settings '{settings}'" if tried else ""
     values = COMMON | TASKS[task] | {"seed": seed, "offline": str(data)} | tried
     named = f"{name or task}-{seed}"
-    _, summary = finish(out / f"adroit-{named}", lambda: preset("rlpd-gx").with_values(values, task), command)
+    _, summary = finish(out / f"adroit-{named}", lambda: configure("rlpd-gx", values, task), command)
     write(RESULTS / f"{named}.json", summary)
 
 

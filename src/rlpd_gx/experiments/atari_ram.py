@@ -22,52 +22,42 @@ import typer
 
 RESULTS = Path("results/atari-ram")
 COMMON: dict[str, Any] = {
-    "guard": "none",
-    "backup": "none",
-    "actor": "raw",
     "env_kwargs": {"clip_rewards": True},
     "ensemble_size": 3,
     "hidden_sizes": "256,256",
     "batch_size": 128,
-    "updates_per_step": 1,
-    "update_every": 2,
+    "utd": 0.5,
     "learning_starts": 1_000,
-    "random_steps": 1_000,
     "sampler": "span",
-    "interval_low": 3,
-    "interval_high": 3,
-    "initial_temperature": 0.05,
-    "entropy_fraction": 0.2,
-    "evaluation_policy": "sample",
+    "interval": (3,),
+    "temperature": 0.05,
+    "target_entropy": 0.2,
     "evaluation_episodes": 5,
     "evaluate_every": 10_000,
     "checkpoint_every": 10_000,
     "log_every": 1_000,
 }
 OFFLINE: dict[str, Any] = {
-    "mix": "constant", "mix_high": 0.7, "random_steps": 0, "clone_weight": 0.1, "clone_until": 0.2, "normalise": True,
+    "online_ratio": (0.7,), "clone_weight": (0.1, 0.2), "normalise": True,
 }  # fmt: skip
 # What the networks see of RAM, by public maps of it: Pong's ball across and down, the opponent's paddle and ours;
 # Freeway's chicken and its ten cars.
 PONG: dict[str, Any] = {"observed": (49, 54, 50, 51), "changes": True, "hidden_sizes": "128,128"}
 FREEWAY: dict[str, Any] = {"observed": (14, *range(108, 118)), "changes": True, "hidden_sizes": "128,128"}
 PONG_VALUE: dict[str, Any] = {
-    "steps": 50_000, "warm_start_updates": 10_000, "update_every": 1, "interval_low": 8, "interval_high": 8,
-    "initial_temperature": 0.01,
+    "steps": 50_000, "warm_start_updates": 10_000, "utd": 1, "interval": (8,), "temperature": 0.01,
 }  # fmt: skip
 FREEWAY_VALUE: dict[str, Any] = {
-    "steps": 100_000, "warm_start_updates": 5_000, "update_every": 1, "interval_low": 5, "interval_high": 5,
-    "entropy_fraction": 0.1,
+    "steps": 100_000, "warm_start_updates": 5_000, "utd": 1, "interval": (5,), "target_entropy": 0.1,
 }  # fmt: skip
 GUARDED: dict[str, Any] = {
-    "rules": "rlpd_gx.envs.atari:Lookahead", "guard": "guardian", "backup": "project", "actor": "projected",
-    "steps": 20_000,
+    "rules": "rlpd_gx.envs.atari:Lookahead", "guard": "guardian", "steps": 20_000,
 }  # fmt: skip
-CLONE: dict[str, Any] = {"objective": "clone", "steps": 0, "warm_start_updates": 20_000}
+CLONE: dict[str, Any] = {"actor": "clone", "steps": 0, "warm_start_updates": 20_000}
 TASKS: dict[str, dict[str, Any]] = {
     "pong": {"env": "Atari/Pong-ram", **OFFLINE, **PONG, **PONG_VALUE},
     "pong-clone": {"env": "Atari/Pong-ram", **OFFLINE, **PONG, **CLONE},
-    "boxing": {"env": "Atari/Boxing-ram", "steps": 100_000, "entropy_fraction": 0.3},
+    "boxing": {"env": "Atari/Boxing-ram", "steps": 100_000, "target_entropy": 0.3},
     "freeway": {"env": "Atari/Freeway-ram", **OFFLINE, **FREEWAY, **FREEWAY_VALUE},
     "freeway-guarded": {"env": "Atari/Freeway-ram", **OFFLINE, **FREEWAY, **FREEWAY_VALUE, **GUARDED},
     "freeway-clone": {"env": "Atari/Freeway-ram", **OFFLINE, **FREEWAY, **CLONE},
@@ -93,14 +83,14 @@ def run(
 ) -> None:
     """Train (or go on with) one run and write results/atari-ram/TASK-SEED.json."""
     from rlpd_gx.experiments.running import finish, write
-    from rlpd_gx.loop.presets import preset
+    from rlpd_gx.loop.configure import configure
 
     tried = json.loads(settings)
     command = f"python -m rlpd_gx.experiments.atari_ram run {task} --seed {seed}"
     command += f" --settings '{settings}'" if tried else ""
     values = COMMON | TASKS[task] | {"seed": seed, "offline": "" if data is None else str(data)} | tried
     named = f"{name or task}-{seed}"
-    _, summary = finish(out / named, lambda: preset("sac").with_values(values, task), command)
+    _, summary = finish(out / named, lambda: configure("sac", values, task), command)
     write(RESULTS / f"{named}.json", summary)
 
 

@@ -22,18 +22,15 @@ STUDENT = {2: 12.706, 3: 4.303, 4: 3.182, 5: 2.776}  # 97.5% points of Student's
 BUDGET: dict[str, Any] = {
     "ensemble_size": 2,
     "target_subset": 2,
-    "updates_per_step": 4,
+    "utd": 4,
     "batch_size": 128,
-    "initial_temperature": 0.1,
+    "temperature": 0.1,
     "backup_entropy": "none",
     "normalise": True,
     "sampler": "span",
-    "interval_low": 3,
-    "interval_high": 3,
-    "mix": "constant",
-    "mix_high": 0.8,
-    "clone_weight": 0.03,
-    "clone_until": 0.15,
+    "interval": (3,),
+    "online_ratio": (0.8,),
+    "clone_weight": (0.03, 0.15),
     "warm_start_updates": 10_000,
 }
 
@@ -92,15 +89,15 @@ def run(
     trainer, summary = finish(
         out / f"hopper-{preset}-{seed}", lambda: settings(data, preset, seed, steps), command
     )
-    lanes = [*trainer.lanes.lanes, *trainer.evaluation_lane.lanes]
-    counted = [_counter(lane.env).snapshot() for lane in lanes]
+    members = [*trainer.environments.members, *trainer.evaluation_environment.members]
+    counted = [_counter(member.env).snapshot() for member in members]
     summary["counted_outside"] = {"training": counted[0], "evaluation": counted[-1]}
     write(RESULTS / f"{preset}-{seed}.json", summary)
 
 
 def settings(data: Path, preset: str, seed: int, steps: int) -> Any:
     """The config of a run."""
-    from rlpd_gx.loop import presets
+    from rlpd_gx.loop.configure import configure
 
     values = BUDGET | {
         "env": f"{__name__}:CountedHopper-v5",
@@ -113,8 +110,8 @@ def settings(data: Path, preset: str, seed: int, steps: int) -> Any:
         "evaluation_episodes": 10,
     }
     if preset == "clone":
-        values |= {"steps": 0, "warm_start_updates": 10_000, "updates_per_step": 1}
-    return presets.preset(preset).with_values(values, "experiment")
+        values |= {"steps": 0, "warm_start_updates": 10_000, "utd": 1}
+    return configure(preset, values, "experiment")
 
 
 @app.command()

@@ -12,6 +12,7 @@ from rlpd_gx.guardian import Guardian
 from rlpd_gx.rules import Rule
 
 ASK_EVERY = 5  # steps between states that whole safe sets are asked for
+MOST_STEPS = 60  # for each critical state that is wanted
 BLOCK_STEPS = 250  # scores are resampled in blocks: neighbouring steps are not independent
 
 Policy = Callable[[Any], Any]
@@ -24,7 +25,7 @@ class Arm:
     steps: int = 0
     events: int = 0
     episodes: int = 1
-    interventions: int = 0
+    corrections: int = 0
     inevitable: int = 0
     simulated_steps: int = 0
     score: list[float] = field(default_factory=list)  # of each block
@@ -51,7 +52,7 @@ def play(
             verdict = guardian.certify(env, action)
             action = verdict.action
             arm.milliseconds.append(1000 * (time.process_time() - start))
-            arm.interventions += verdict.intervened
+            arm.corrections += verdict.corrected
             arm.inevitable += verdict.inevitable
         observation, reward, terminated, truncated, info = env.step(action)
         if guardian is None:
@@ -84,7 +85,7 @@ def summary(arm: Arm, seed: int = 0) -> dict[str, Any]:
         "events_per_1000_interval": [low / thousands, high / thousands],
         "score_per_1000": sum(arm.score) / thousands,
         "score_per_1000_interval": np.quantile(drawn, [0.025, 0.975]).tolist(),
-        "intervention_share": arm.interventions / arm.steps,
+        "correction_share": arm.corrections / arm.steps,
         "inevitable_share": arm.inevitable / arm.steps,
         "simulated_steps_per_step": arm.simulated_steps / arm.steps,
         "milliseconds_median": float(np.median(arm.milliseconds)),
@@ -149,9 +150,7 @@ def compare(
     }
 
 
-def agreement(
-    env: AtariEnv, ram: Rule, look_ahead: Rule, states: int, seed: int, most_steps: int = 4_000
-) -> dict[str, Any]:
+def agreement(env: AtariEnv, ram: Rule, look_ahead: Rule, states: int, seed: int) -> dict[str, Any]:
     """RAM rules beside look-ahead's whole safe sets, on critical states: where it allows some actions, not all.
 
     States are those of random play under the RAM rules, so that later parts of a game are among them. Recall is the
@@ -162,7 +161,7 @@ def agreement(
     rng = np.random.default_rng(seed)
     env.reset(seed=seed)
     both = theirs = ours = critical = steps = 0
-    while critical < states and steps < most_steps:
+    while critical < states and steps < MOST_STEPS * states:
         by_ram = quick.safe_sets([env])
         verdict = quick.certify(env, int(rng.integers(env.action_space.n)))  # type: ignore[attr-defined]
         if steps % ASK_EVERY == 0:

@@ -5,7 +5,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from rlpd_gx.loop.config import Config
+from rlpd_gx import settings
+from rlpd_gx.config import Config
 from rlpd_gx.loop.resume import Saver, resume
 from rlpd_gx.loop.run_folder import RunFolder
 from rlpd_gx.loop.task import Task
@@ -18,14 +19,14 @@ def finish(folder: Path, config: Callable[[], Config], command: str) -> tuple[Tr
         trainer, save, notes = resume(folder)
         print(*notes, sep="\n")
     else:
-        settings = config()
-        trainer = Trainer(Task(settings), RunFolder.create(folder, settings, command))
+        chosen = config()
+        trainer = Trainer(Task(chosen), RunFolder.create(folder, chosen, command))
         save = Saver(trainer.folder)
         trainer.begin()
         save(trainer)
     result = trainer.train(save)
     rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-    used = trainer.task.config.flat()
+    used = settings.flat(trainer.task.config)
     used["offline"] = Path(used["offline"]).name
     return trainer, {
         "command": command,

@@ -10,9 +10,12 @@ from rlpd_gx.errors import GxError
 from rlpd_gx.guardian.judgement import ALLOWED, INEVITABLE, PROJECTED, Judgement
 from rlpd_gx.guardian.reading import Reader, States, tree_margin
 from rlpd_gx.guardian.search import find_allowed
-from rlpd_gx.rules import SETS, Atom, Rule, alternatives
-from rlpd_gx.safe_sets import Box, ConvexSet, Intersection, Nearest, Union
+from rlpd_gx.rules import Atom, Rule, alternatives
+from rlpd_gx.rules.forms import SetForm, TableForm
+from rlpd_gx.safe_sets import Box, ConvexSet, Intersection, Union
+from rlpd_gx.safe_sets.backend import distances
 
+LEAST_BAD = 1e-6  # the margin of the least bad action is the largest there is, up to this share of it
 BINDING = 1e-6  # a rule binds when the executed action lies this close to its boundary, in the rule's units
 
 
@@ -32,7 +35,7 @@ class BoxJudge:
                 f"the metric must be {self.dimension} positive numbers, one for each action component"
             )
         for atom in (a for r in rules for a in r.atoms()):
-            if atom.form == "mask":
+            if isinstance(atom.form, TableForm):
                 raise GxError(f"{atom!r} is for discrete actions, but the action space is {space}")
 
     def well_formed(self, proposed: Any) -> tuple[np.ndarray, dict[int, str]]:
@@ -55,9 +58,8 @@ class BoxJudge:
         self, states: States, proposed: np.ndarray, preference: np.ndarray | None, complete: bool = False
     ) -> Judgement:
         reader = Reader(states, warned=self.warned)
-        sets = {
-            a: reader.convex_set(a, self.dimension) for r in self.rules for a in r.atoms() if a.form in SETS
-        }
+        atoms = [a for r in self.rules for a in r.atoms() if isinstance(a.form, SetForm)]
+        sets = {a: reader.convex_set(a, self.dimension) for a in atoms}
         margins = self._margins(reader, sets, proposed)
         outside = self.hard.margin(proposed) < 0
         count = states.count
@@ -86,13 +88,17 @@ class BoxJudge:
         proposed = judgement.action[rows]
         asked = Reader(reader.states[rows], warned=self.warned)
         subsets = {a: s[rows] for a, s in sets.items()}
-        best = np.full(len(rows), np.inf)
-        action, exact = proposed.copy(), np.ones(len(rows), dtype=bool)
-        empty, converged = np.ones(len(rows), dtype=bool), np.ones(len(rows), dtype=bool)
+        best, possible = np.full(len(rows), np.inf), np.full(len(rows), np.inf)
+        action = proposed.copy()
+        exact, empty, converged = np.ones((3, len(rows)), dtype=bool)
+        strictly = np.zeros(len(rows), dtype=bool)
         for atoms in self.alternatives:
             here = Intersection(self.hard, *(subsets[a] for a in atoms if a in subsets))
             point, found, none = here.nearest(proposed, self.metric)
             converged &= found | none
+            # No action of this alternative is nearer than its convex part; where that is unknown, any may be.
+            distance = np.where(found, self._distance(point, proposed), np.inf)
+            possible = np.minimum(possible, np.where(found | none, distance, 0.0))
             opaque = [a for a in atoms if a not in subsets]
             here_exact = np.ones(len(rows), dtype=bool)
             if opaque:
@@ -100,13 +106,17 @@ class BoxJudge:
                     point, found, here, self._ask(asked, opaque), self._anchors(asked.states)
                 )
                 none, found = none & ~passed, passed
-            distance = np.where(found, self._distance(point, proposed), np.inf)
-            nearer = distance < best
-            best = np.where(nearer, distance, best)
+                distance = np.where(found, self._distance(point, proposed), np.inf)
+            # A set too thin to hold a representable point yields one within the tolerance: only if no other does.
+            strict = found & (here.margin(point) >= 0) if len(self.alternatives) > 1 else found
+            nearer = (strict & ~strictly) | ((strict == strictly) & (distance < best))
+            best, strictly = np.where(nearer, distance, best), strictly | strict
             action[nearer], exact[nearer] = point[nearer], here_exact[nearer]
             empty &= none
-        for i in np.flatnonzero(empty).tolist():
-            action[i] = self._least_bad(subsets, proposed, i)
+        exact &= best <= possible
+        if empty.any():
+            nothing = {a: s[empty] for a, s in subsets.items()}
+            action[empty] = self._least_bad(nothing, proposed[empty])
         chosen = np.isfinite(best)
         holds = self._holds(asked, subsets, action)
         for i, row in enumerate(rows.tolist()):
@@ -121,8 +131,10 @@ class BoxJudge:
         judgement.status[rows] = np.where(empty, INEVITABLE, PROJECTED)
         judgement.distance[rows] = self._distance(action, proposed)
         judgement.exact[rows] = exact
-        touching = self._margins(asked, subsets, action) <= BINDING
-        judgement.binding[:-1, rows] |= touching
+        executed = self._margins(asked, subsets, action)
+        judgement.binding[:-1, rows] |= executed <= BINDING
+        assert judgement.executed_margins is not None
+        judgement.executed_margins[:, rows] = executed
 
     def _ask(self, reader: Reader, opaque: list[Atom]) -> Callable[[np.ndarray, np.ndarray], np.ndarray]:
         """Whether predicates and margin rules all allow actions [n, d] in the states of the given rows [n]."""
@@ -174,34 +186,30 @@ class BoxJudge:
         rules_hold = np.stack([tree_margin(r, of_atom) >= 0 for r in self.rules]).all(axis=0)
         return rules_hold & self.hard.contains(actions)
 
-    def _least_bad(self, sets: dict[Atom, ConvexSet], proposed: np.ndarray, i: int) -> np.ndarray:
-        """For a state in which nothing is allowed: the action with the largest margin, by halving the relaxation."""
-        a = proposed[i]
-        start = np.asarray(self.hard.project(a))
-        best, least = start, np.inf
+    def _least_bad(self, sets: dict[Atom, ConvexSet], proposed: np.ndarray) -> np.ndarray:
+        """Where nothing is allowed: actions [B, d] with the largest margin, by halving the relaxation."""
+        start = np.asarray(self.hard.project(proposed))
+        best, least = start.copy(), np.full(len(start), np.inf)
         for atoms in self.alternatives:
-            parts = [sets[x][i] for x in atoms if x in sets]
+            parts = [sets[x] for x in atoms if x in sets]
             if not parts:
                 continue
-
-            def relaxed(t: float, parts: list[ConvexSet] = parts) -> Nearest:
-                return Intersection(self.hard, *(p.shifted(-t) for p in parts)).nearest(a, self.metric)
-
-            low, high = 0.0, max(float(-p.margin(start)) for p in parts)
-            point = start
-            for _ in range(
-                60 if np.isfinite(high) else 0
-            ):  # no finite relaxation helps: any action is as bad
-                middle = (low + high) / 2
-                answer = relaxed(middle)
-                if bool(answer.found):
-                    high, point = middle, answer.point
-                else:
-                    low = middle
-                if high - low <= 1e-9 * high:
+            low = np.zeros(len(start))
+            high = np.max([-p.margin(start) for p in parts], axis=0)
+            point, enough = start.copy(), 1e-3 * LEAST_BAD * high
+            for _ in range(60):
+                # Where no finite relaxation helps, any action is as bad.
+                (todo,) = np.nonzero(np.isfinite(high) & (high - low > LEAST_BAD * high + enough))
+                if not len(todo):
                     break
-            if high < least:
-                best, least = point, high
+                middle = (low[todo] + high[todo]) / 2
+                relaxed = Intersection(self.hard, *(p[todo].shifted(-middle) for p in parts))
+                answer = relaxed.nearest(proposed[todo], self.metric, thorough=False)
+                high[todo] = np.where(answer.found, middle, high[todo])
+                low[todo] = np.where(answer.found, low[todo], middle)
+                point[todo] = np.where(answer.found[:, None], answer.point, point[todo])
+            better = high < least
+            best[better], least[better] = point[better], high[better]
         return best
 
     def _safe_set(self, sets: dict[Atom, ConvexSet]) -> ConvexSet | Union | None:
@@ -221,5 +229,4 @@ class BoxJudge:
         return self._margins(alone, {a: s[rows] for a, s in sets.items()}, values)[:, 0]
 
     def _distance(self, x: np.ndarray, a: np.ndarray) -> np.ndarray:
-        difference = x.astype(np.float64) - a.astype(np.float64)
-        return np.sqrt((self.metric * difference**2).sum(axis=-1))
+        return distances(x, a, self.metric)

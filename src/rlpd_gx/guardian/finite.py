@@ -10,6 +10,7 @@ from rlpd_gx.errors import GxError
 from rlpd_gx.guardian.judgement import ALLOWED, INEVITABLE, PROJECTED, Judgement
 from rlpd_gx.guardian.reading import Reader, States, tree_margin
 from rlpd_gx.rules import Atom, Rule
+from rlpd_gx.rules.forms import ActionForm, MaskForm, TableForm
 from rlpd_gx.safe_sets import Mask, ProductMask, choose_nearest, distances
 from rlpd_gx.safe_sets.mask import checked_embedding
 
@@ -98,6 +99,7 @@ class FiniteJudge:
             ),
             failures=failures,
             margin_at=margin_at,
+            executed_margins=margins[:, rows, choice],
         )
 
     def _ask_in_order(
@@ -154,10 +156,8 @@ class FiniteJudge:
         """Margins of one rule at every action [B, n]; NaN where it failed or is yet to be asked."""
         if atom.lazy:
             return np.full((reader.states.count, self.n), np.nan)
-        if atom.form == "mask":
-            return reader.mask(atom, self._joint, self.n)
-        if atom.form == "margins":
-            return reader.margins(atom, self.n)
+        if isinstance(atom.form, TableForm):
+            return reader.table(atom, self._joint, self.n)
         columns = [
             reader.margin(atom, np.broadcast_to(a, (reader.states.count, *np.shape(a))))
             for a in self.catalogue
@@ -191,7 +191,7 @@ class ComponentJudge:
         self.rules, self.space, self.nvec = rules, space, space.nvec.ravel()
         self.warned = set[str]()
         for r in rules:
-            if not isinstance(r, Atom) or r.form != "mask":
+            if not isinstance(r, Atom) or not isinstance(r.form, MaskForm):
                 raise GxError(
                     f"{space} has more than {JOINT_LIMIT} joint actions: only mask rules per component joined "
                     f"with & can be judged there, not {r!r}"
@@ -210,7 +210,7 @@ class ComponentJudge:
     ) -> Judgement:
         reader = Reader(states, warned=self.warned)
         width = int(self.nvec.sum())
-        tables = np.stack([reader.mask(r, self._checked, width) for r in self.rules if isinstance(r, Atom)])
+        tables = np.stack([reader.table(r, self._checked, width) for r in self.rules if isinstance(r, Atom)])
         allowed = (np.where(np.isnan(tables), -1.0, tables) > 0).all(axis=0)
         safe_set = ProductMask(allowed, self.nvec.tolist())
         offsets = np.concatenate([[0], np.cumsum(self.nvec)[:-1]])
@@ -242,6 +242,7 @@ class ComponentJudge:
             safe_set=safe_set,
             failures=dict(reader.failures),
             margin_at=margin_at_action,
+            executed_margins=margin_at(point),
         )
 
     def _checked(self, masks: np.ndarray, by_component: bool) -> np.ndarray:
@@ -272,7 +273,7 @@ def _digits(
 
 def _refuse_continuous(rules: Sequence[Rule], space: gym.Space) -> None:
     for atom in (a for r in rules for a in r.atoms()):
-        if atom.form not in ("predicate", "mask", "margin", "margins"):
+        if not isinstance(atom.form, ActionForm | TableForm):
             raise GxError(
                 f"{atom!r} describes continuous actions, but the action space is {space}; use a mask rule"
             )

@@ -2,6 +2,7 @@
 
 import operator
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any, Literal
 
 import gymnasium as gym
@@ -10,13 +11,14 @@ import numpy as np
 from rlpd_gx.errors import GxError, StopEpisode
 from rlpd_gx.guardian.audit import Audit
 from rlpd_gx.guardian.continuous import BoxJudge
-from rlpd_gx.guardian.deadline import Deadline, Missed
+from rlpd_gx.guardian.deadline import Clock, Missed, Worker
 from rlpd_gx.guardian.finite import JOINT_LIMIT, ComponentJudge, FiniteJudge
 from rlpd_gx.guardian.judgement import FALLBACK, Judge, Judgement
-from rlpd_gx.guardian.memory import Memory
+from rlpd_gx.guardian.memory import Answers, Memory
 from rlpd_gx.guardian.reading import States, as_batch
 from rlpd_gx.guardian.verdicts import VerdictBatch
 from rlpd_gx.rules import Atom, Rule, conjuncts, fingerprint
+from rlpd_gx.rules.forms import MaskForm
 from rlpd_gx.safe_sets import SafeSet
 from rlpd_gx.safe_sets.backend import to_numpy
 from rlpd_gx.types import Context, Verdict
@@ -32,10 +34,13 @@ class Guardian:
         fallback: an action (or state -> action) to run when the rules cannot be asked. It must be safe by
             itself: rules that can still be asked are asked about it, the others are not.
         mode: "enforce", or "monitor": report what would have been blocked and let it through.
-        deadline: seconds the rules may take for one verdict.
+        deadline: seconds a verdict may take. Where the fallback is a function, half of it is kept for calling it;
+            one that is late is not waited for.
         metric: weights of the action components in distances (Box spaces) [d].
         near_miss: proposals with a margin below this, in the rule's units, are counted as near misses.
-        audit: a file to which interventions are appended, or an `Audit`.
+        audit: a file to which corrections are appended, or an `Audit`.
+
+    Threads may share a Guardian. A copy (`copy.deepcopy`, pickle) counts for itself and writes no file.
     """
 
     def __init__(
@@ -63,13 +68,26 @@ class Guardian:
         self.names = _distinct([r.name for r in self.rules])
         self.needs = frozenset(n for r in self.rules for a in r.atoms() for n in a.needs)
         self._judge = _judge_for(action_space, self.rules, embedding, metric)
-        self._deadline = None if deadline is None else Deadline(deadline)
+        self.deadline = deadline
+        self._rules_worker, self._fallback_worker = Worker("the rules"), Worker("the fallback")
         self._audit = audit if isinstance(audit, Audit) else Audit(audit)
         plain = [None if v is None else np.asarray(v, dtype=np.float64) for v in (embedding, metric)]
         self.fingerprint = fingerprint(action_space, [r.fingerprint for r in self.rules], plain)
-        self._audit.begin(self.names, near_miss, self.fingerprint)
+        self._ungraded = frozenset(n for n, r in zip(self.names, self.rules, strict=True) if not r.graded)
+        self._audit.begin(self.names, near_miss, self.fingerprint, self._ungraded)
+        self._remember()
+
+    def _remember(self) -> None:
         self._memory = self._make_memory()
         self._recall = None if self._memory is None else self._memory.recaller()
+
+    def __getstate__(self) -> dict[str, Any]:
+        state = {k: v for k, v in vars(self).items() if k not in ("_memory", "_recall")}
+        return state | {"_audit": self.audit}  # with what the memory has counted
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._remember()
 
     @property
     def lazy(self) -> bool:
@@ -101,13 +119,15 @@ class Guardian:
         `preference` [n] (discrete spaces) breaks ties between equally near actions. Raises `StopEpisode` if the
         rules fail and no fallback is declared or allowed: then nothing may be executed.
         """
+        answers = None
         if self._recall is not None and preference is None:
             known = self._recall(state, proposed)
-            if known is not None:
+            if isinstance(known, Verdict):
                 return known
+            answers = known
         states = States.one_state(state, _as_context(context))
         prefer = None if preference is None else to_numpy(preference)[None]
-        verdict = self._certify(states, as_batch(proposed), prefer)[0]
+        verdict = self._certify(states, as_batch(proposed), prefer, answers)[0]
         self.audit.record(verdict)
         return verdict
 
@@ -144,33 +164,40 @@ class Guardian:
             raise GxError(f"state {row}: {reason}")
         return judgement.safe_set
 
-    def end_episode(self, *, unsafe_event: bool | None = None, intervened: bool | None = None) -> None:
-        """Tell the audit that an episode is over, and whether what the rules exist to prevent has happened.
+    def end_episode(self, *, unsafe_event: int | None = None, corrected: bool | None = None) -> None:
+        """Tell the audit that an episode is over, and whether (or how often) an unsafe event happened in it.
 
-        None means that nobody looked. `intervened` is needed only where several episodes run side by side.
+        None means that nobody looked. `corrected` is needed only where several episodes run side by side.
         """
-        self.audit.end_episode(unsafe_event=unsafe_event, intervened=intervened)
+        self.audit.end_episode(unsafe_event=unsafe_event, corrected=corrected)
 
     # --- inside ------------------------------------------------------------------------------------------
 
-    def _certify(self, states: States, proposed: Any, preference: np.ndarray | None) -> VerdictBatch:
-        actions, wrong = self._judge.well_formed(proposed)
-
-        def answer() -> tuple[Judgement, dict[int, str]]:
-            try:
-                judgement = self._judge.judge(states, actions, preference)
-            except Exception as error:  # a fault of ours is no reason to let an action through
-                judgement = self._unknown(states.count, f"internal error, {type(error).__name__}: {error}")
-            judgement.failures.update(wrong)
-            judgement.margins[:, list(wrong)] = np.nan
-            judgement.binding[:, list(wrong)] = False
-            return judgement, self._fall_back(states, judgement)
-
+    def _certify(
+        self,
+        states: States,
+        proposed: Any,
+        preference: np.ndarray | None,
+        answers: Answers | None = None,
+    ) -> VerdictBatch:
+        """`answers`: what mask rules have said already, so that they are not asked twice."""
+        clock = Clock(self.deadline)
+        judge, seen = self._judge, states
+        if answers is not None:
+            assert self._memory is not None
+            judge, seen = self._memory.judge, States.one_state(answers, Context())
+        actions, wrong = judge.well_formed(proposed)
+        limit = self.deadline if self.deadline is None or not callable(self.fallback) else self.deadline / 2
         try:
-            judgement, stopped = answer() if self._deadline is None else self._deadline.run(answer)
+            judgement = self._rules_worker.run(lambda: judge.judge(seen, actions, preference), limit)
         except Missed as late:
             judgement = self._unknown(states.count, str(late))
-            stopped = self._fall_back(states, judgement)
+        except Exception as error:  # a fault of ours is no reason to let an action through
+            judgement = self._unknown(states.count, f"internal error, {type(error).__name__}: {error}")
+        judgement.failures.update(wrong)
+        judgement.margins[:, list(wrong)] = np.nan
+        judgement.binding[:, list(wrong)] = False
+        stopped = self._fall_back(states, judgement, clock)
         for row in set(judgement.failures) - set(wrong) - set(stopped):
             judgement.distance[row] = self._distance(proposed[row], judgement.action[row])
         if stopped and self.mode == "enforce":
@@ -178,45 +205,71 @@ class Guardian:
             where = f"state {min(stopped)}: " if states.count > 1 else ""
             raise StopEpisode(f"{where}{stopped[min(stopped)]}; no fallback is declared or allowed")
         reasons = [judgement.failures.get(i, "") for i in range(states.count)]
-        return VerdictBatch(proposed, judgement, self.names, reasons, frozenset(stopped), self.mode)
+        enforced = self.mode == "enforce"
+        return VerdictBatch(
+            proposed, judgement, self.names, reasons, frozenset(stopped), enforced, self._ungraded
+        )
 
-    def _fall_back(self, states: States, judgement: Judgement) -> dict[int, str]:
+    def _fall_back(self, states: States, judgement: Judgement, clock: Clock) -> dict[int, str]:
         """Give failed rows a declared action; returns the rows for which there is none, with the reason."""
         stopped = {}
-        for row, reason in sorted(judgement.failures.items()):
+        assert judgement.executed_margins is not None
+        for row in sorted(judgement.failures):
             judgement.status[row], judgement.exact[row], judgement.distance[row] = FALLBACK, False, np.nan
             state, context = states.one(row, ("previous_action",))
-            action = self._declared(judgement, row, state)
-            if action is None:
-                action = self._previous(judgement, row, context["previous_action"])
-            if action is None:
-                stopped[row] = reason
+            found = self._declared(judgement, row, state, clock)
+            if found is None:
+                found = self._previous(judgement, row, context["previous_action"], clock)
+            if found is None:
+                stopped[row] = judgement.failures[row]
             else:
-                judgement.action[row] = action
+                judgement.action[row], judgement.executed_margins[:, row] = found
         return stopped
 
-    def _declared(self, judgement: Judgement, row: int, state: Any) -> Any | None:
-        """The declared fallback, unless a rule that can be asked forbids it."""
-        if self.fallback is None:
+    def _declared(
+        self, judgement: Judgement, row: int, state: Any, clock: Clock
+    ) -> tuple[Any, np.ndarray] | None:
+        """The declared fallback and its margins, unless a rule that can be asked in time forbids it."""
+        fallback = self.fallback
+        if fallback is None:
             return None
         try:
-            action = self._typed(self.fallback(state) if callable(self.fallback) else self.fallback)
-            margins = np.full(1, np.nan) if judgement.margin_at is None else judgement.margin_at(row, action)
+            if callable(fallback):
+                half = None if clock.left is None else clock.left / 2  # the rest is for asking the rules
+                fallback = self._fallback_worker.run(partial(fallback, state), half)
+            action = self._typed(fallback)
+            margins = self._margins_at(judgement, row, action, clock)
+        except Missed as late:
+            judgement.failures[row] += f"; {late}"
+            return None
         except Exception as error:
             judgement.failures[row] += f"; the fallback raised {type(error).__name__}: {error}"
             return None
-        return action if self.action_space.contains(action) and not (margins < 0).any() else None
+        allowed = self.action_space.contains(action) and not (margins < 0).any()
+        return (action, margins) if allowed else None
 
-    def _previous(self, judgement: Judgement, row: int, action: Any) -> Any | None:
-        """The previous action, if every rule allows it."""
-        if action is None or judgement.margin_at is None:
+    def _previous(
+        self, judgement: Judgement, row: int, action: Any, clock: Clock
+    ) -> tuple[Any, np.ndarray] | None:
+        """The previous action and its margins, if every rule allows it."""
+        if action is None:
             return None
         try:
             action = self._typed(action)
-            allowed = self.action_space.contains(action) and (judgement.margin_at(row, action) >= 0).all()
+            margins = self._margins_at(judgement, row, action, clock)
         except Exception:  # not an action at all: then there is none to go back to
             return None
-        return action if allowed else None
+        return (action, margins) if self.action_space.contains(action) and (margins >= 0).all() else None
+
+    def _margins_at(self, judgement: Judgement, row: int, action: Any, clock: Clock) -> np.ndarray:
+        """Margins at an action [R]; NaN for rules that cannot be asked, or not in the time that is left."""
+        ask, unknown = judgement.margin_at, np.full(len(self.rules), np.nan)
+        if ask is None:
+            return unknown
+        try:
+            return self._rules_worker.run(lambda: ask(row, action), clock.left)
+        except Missed:
+            return unknown
 
     def _typed(self, action: Any) -> Any:
         discrete = isinstance(self.action_space, gym.spaces.Discrete)
@@ -252,11 +305,13 @@ class Guardian:
     def _make_memory(self) -> Memory | None:
         """Under plain mask rules on a Discrete space a verdict is a function of the masks and the proposal."""
         plain = all(
-            isinstance(r, Atom) and r.form == "mask" and not r.batched and not r.needs for r in self.rules
+            isinstance(r, Atom) and isinstance(r.form, MaskForm) and not r.batched and not r.needs
+            for r in self.rules
         )
-        if plain and self._deadline is None and isinstance(self.action_space, gym.spaces.Discrete):
+        if plain and self.deadline is None and isinstance(self.action_space, gym.spaces.Discrete):
             assert isinstance(self._judge, FiniteJudge)
-            return Memory(self._judge, self.names, self.mode, self._audit)
+            enforced = self.mode == "enforce"
+            return Memory(self._judge, self.names, enforced, self._audit, self._ungraded)
         return None
 
 

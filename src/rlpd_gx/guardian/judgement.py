@@ -29,6 +29,17 @@ class Judgement:
     safe_set: SafeSet | None
     failures: dict[int, str] = field(default_factory=dict)
     margin_at: Callable[[int, Any], np.ndarray] | None = None  # (row, action) -> [R], for checking fallbacks
+    executed_margins: np.ndarray | None = None  # [R, B] of each rule at `action`; `margins` if not given
+
+    def __post_init__(self) -> None:
+        if self.executed_margins is None:
+            self.executed_margins = self.margins.copy()
+
+
+def least(margins: np.ndarray) -> np.ndarray:
+    """The least of the margins [R, B] that are known -> [B]; NaN where none is."""
+    known = ~np.isnan(margins)
+    return np.where(known.any(axis=0), np.where(known, margins, np.inf).min(axis=0), np.nan)
 
 
 class Judge(Protocol):

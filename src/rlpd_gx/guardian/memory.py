@@ -1,6 +1,8 @@
 """Remembered verdicts: what makes a discrete verdict cost a microsecond."""
 
+import copy
 from collections.abc import Callable
+from itertools import count
 from typing import Any
 
 import numpy as np
@@ -9,96 +11,159 @@ from rlpd_gx.guardian.audit import Audit
 from rlpd_gx.guardian.finite import FiniteJudge
 from rlpd_gx.guardian.reading import States, as_batch, read_only
 from rlpd_gx.guardian.verdicts import VerdictBatch
-from rlpd_gx.rules import mask_rule
+from rlpd_gx.rules import Atom, mask_rule
 from rlpd_gx.types import Context, Verdict
 
 CAPACITY = 100_000
-VERDICT, TALLY, TOLD = range(3)  # an entry
 BOOL = np.dtype(bool)
 WHOLE = frozenset({int, np.int64, np.int32})
+
+
+Entry = tuple[Verdict, Callable[[], int], bool]
+"""A verdict, what counts how often it was given, and whether a file is to be told at once.
+
+Counting is one call into C (`itertools.count`), so that threads lose none.
+"""
+
+
+class Said:
+    """What a rule answered that is no plain mask; it is not asked again."""
+
+    def __init__(self, answer: Any = None, error: Exception | None = None) -> None:
+        self.answer, self.error = answer, error
+
+
+Answers = list[bytes | Said]  # of each rule: a plain mask as bytes, or what else it said
 
 
 class Memory:
     """Verdicts under mask rules follow from the masks and the proposal alone: each is made once.
 
-    Verdicts recalled are tallied here and handed to the audit when somebody looks at it, or at once where a file
-    wants to hear of an intervention.
+    Verdicts recalled are counted here and handed to the audit when somebody looks at it, or at once where a
+    correction goes into a file.
     """
 
-    def __init__(self, judge: FiniteJudge, names: tuple[str, ...], mode: str, audit: Audit) -> None:
-        self.names, self.mode, self.audit = names, mode, audit
+    def __init__(
+        self,
+        judge: FiniteJudge,
+        names: tuple[str, ...],
+        enforced: bool,
+        audit: Audit,
+        ungraded: frozenset[str],
+    ) -> None:
+        self.names, self.enforced, self.audit, self.ungraded = names, enforced, audit, ungraded
         self.rules = tuple(a.fn for r in judge.rules for a in r.atoms())
         self.shape = (judge.n,)
-        # The same judge, with the masks themselves as the state: no rule is called twice.
-        read = [mask_rule(lambda masks, i=i: masks[i], name=n) for i, n in enumerate(names)]
+        # The same judge, with what the rules said as the state: no rule is called twice.
+        read: list[Atom] = [mask_rule(_Answer(i), name=a.name) for i, a in enumerate(judge.rules)]
         self.judge = FiniteJudge(judge.space, read, judge.embedding)
-        self.known: dict[tuple[bytes, Any], list[Any]] = {}
+        self.known: dict[tuple[bytes, Any], Entry] = {}
+        self.handed_over: dict[tuple[bytes, Any], int] = {}  # how many of each the audit has
 
-    def recaller(self) -> Callable[[Any, Any], Verdict | None]:
-        """A function (state, proposed) -> the verdict, or None if it has to be found the long way.
+    def recaller(self) -> Callable[[Any, Any], Verdict | Answers | None]:
+        """A function (state, proposed) -> the verdict, or what the rules said if it has to be found the long way.
 
-        A closure, because what an attribute costs is a good part of what a verdict costs.
+        None where no rule was asked. A closure, because what an attribute costs is a good part of what a verdict
+        costs.
         """
         known, rules, make, hand_over = self.known, self.rules, self._make, self.hand_over
         only = rules[0] if len(rules) == 1 else None
-        array, boolean, whole = np.ndarray, BOOL, WHOLE
+        array, boolean, whole, ask, protected = np.ndarray, BOOL, WHOLE, self._ask, read_only
 
-        def recall(state: Any, proposed: Any) -> Verdict | None:
+        def recall(state: Any, proposed: Any) -> Verdict | Answers | None:
             if proposed.__class__ not in whole:
                 return None
-            try:
-                if only is not None:
-                    mask = only(state)
-                    if mask.__class__ is not array or mask.dtype is not boolean:
-                        return None
-                    key = (mask.tobytes(), proposed)
+            if only is None:
+                answers = ask(state)
+                try:
+                    code = b"".join(answers)  # type: ignore[arg-type]
+                except TypeError:  # some rule said something else
+                    return answers
+            else:
+                if state.__class__ is array:  # as `read_only` does it, but quicker
+                    state = state.view()
+                    state.setflags(False)
                 else:
-                    code, seen = b"", read_only(state)
-                    for rule in rules:
-                        mask = rule(seen)
-                        if (
-                            mask.__class__ is not array
-                            or mask.dtype is not boolean
-                            or mask.shape != self.shape
-                        ):
-                            return None
-                        code += mask.tobytes()  # at once: two rules may share a buffer
-                    key = (code, proposed)
-                entry = known.get(key)
-                if entry is None:
-                    entry = make(key, mask.shape)
-            except Exception:  # the long way says what is wrong
-                return None
+                    state = protected(state)
+                try:
+                    mask = only(state)
+                except Exception as error:
+                    return [Said(error=error)]
+                # With one axis its bytes say the rest of its shape: those of another length are not known.
+                if mask.__class__ is not array or mask.dtype is not boolean or mask.ndim != 1:
+                    return [Said(mask)]
+                code = mask.tobytes()
+            entry = known.get((code, proposed))
             if entry is None:
-                return None
-            entry[1] += 1
-            if entry[2]:  # somebody wants to hear of it at once
+                try:
+                    entry = make(code, proposed)
+                except Exception:  # the long way says what is wrong
+                    entry = None
+                if entry is None:
+                    return [code] if only is not None else answers
+            verdict, tick, told = entry
+            tick()
+            if told:
                 hand_over()
-            return entry[0]
+            return verdict
 
         return recall
 
-    def _make(self, key: tuple[bytes, Any], shape: tuple[int, ...]) -> list[Any] | None:
-        code, proposed = key
-        if shape != self.shape:
+    def _ask(self, state: Any) -> Answers:
+        """What each rule says; copied at once, since two rules may share a buffer."""
+        seen = read_only(state)
+        answers: Answers = []
+        for rule in self.rules:
+            try:
+                mask = rule(seen)
+                plain = mask.__class__ is np.ndarray and mask.dtype is BOOL and mask.shape == self.shape
+                answers.append(mask.tobytes() if plain else Said(copy.deepcopy(mask)))
+            except Exception as error:
+                answers.append(Said(error=error))
+        return answers
+
+    def _make(self, code: bytes, proposed: Any) -> Entry | None:
+        n = self.shape[0]
+        if len(code) != n * len(self.rules):
             return None
-        masks = np.frombuffer(code, dtype=bool).reshape(len(self.rules), *self.shape)
+        if len(self.known) >= CAPACITY:  # dropping old ones could lose counts of other threads
+            return None
         actions, wrong = self.judge.well_formed(as_batch(proposed))
         if wrong:
             return None
-        judgement = self.judge.judge(States.one_state(masks, Context()), actions, None)
-        batch = VerdictBatch(as_batch(proposed), judgement, self.names, [""], frozenset(), self.mode)
+        answers: Answers = [code[i : i + n] for i in range(0, len(code), n)]
+        judgement = self.judge.judge(States.one_state(answers, Context()), actions, None)
+        batch = VerdictBatch(
+            as_batch(proposed), judgement, self.names, [""], frozenset(), self.enforced, self.ungraded
+        )
         verdict = batch[0]
-        if len(self.known) >= CAPACITY:
-            self.hand_over()
-            self.known.clear()
-        told = verdict.intervened and self.audit.path is not None
-        self.known[key] = [verdict, 0, told]
-        return self.known[key]
+        # If another thread was faster, its entry is the one that counts.
+        told = verdict.corrected and self.audit.path is not None
+        return self.known.setdefault((code, proposed), (verdict, count().__next__, told))
 
     def hand_over(self) -> None:
-        """Give the tallies to the audit, interventions last."""
-        waiting = [e for e in self.known.values() if e[TALLY]]
-        for entry in sorted(waiting, key=lambda e: e[VERDICT].intervened):
-            self.audit.record(entry[VERDICT], entry[TALLY])
-            entry[TALLY] = 0
+        """Give the counts to the audit, corrections last."""
+        with self.audit.lock:
+            given = []
+            for key, (verdict, tick, _) in list(self.known.items()):
+                total = int(tick.__self__.__reduce__()[1][0])  # type: ignore[attr-defined]  # reading is no tick
+                if new := total - self.handed_over.get(key, 0):
+                    self.handed_over[key] = total
+                    given.append((verdict, new))
+            for verdict, times in sorted(given, key=lambda pair: pair[0].corrected):
+                self.audit.record(verdict, times)
+
+
+class _Answer:
+    """A rule that repeats what rule number `index` said."""
+
+    def __init__(self, index: int) -> None:
+        self.index = index
+
+    def __call__(self, answers: Answers) -> Any:
+        said = answers[self.index]
+        if isinstance(said, bytes):
+            return np.frombuffer(said, dtype=bool)
+        if said.error is not None:
+            raise said.error
+        return said.answer

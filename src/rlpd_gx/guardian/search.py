@@ -21,6 +21,11 @@ def find_allowed(
     Returns (point [B, d], exact [B], found [B]). A start that is allowed itself is the exact answer, since it is
     the nearest point of the convex part; anything found by searching is not known to be the nearest.
     """
+
+    def inside(rows: np.ndarray, actions: np.ndarray) -> np.ndarray:
+        """Points between two points of the convex part lie in it, but not always after the cast."""
+        return ask(rows, actions) & (_members(convex, rows).margin(actions) >= 0)
+
     point = np.where(usable[:, None], start, 0).astype(start.dtype)
     found = np.zeros(len(start), dtype=bool)
     rows = np.flatnonzero(usable)
@@ -38,7 +43,7 @@ def find_allowed(
             good = ~np.isnan(target).any(axis=-1)
             good[good] = ask(rows[good], target[good])
         if good.any():
-            point[rows[good]] = _along(point[rows[good]], target[good], rows[good], ask)
+            point[rows[good]] = _along(point[rows[good]], target[good], rows[good], inside)
             found[rows[good]] = True
     return point, exact, found
 

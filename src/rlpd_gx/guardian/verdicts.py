@@ -2,12 +2,13 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 
-from rlpd_gx.guardian.judgement import ACTION_SPACE, STATUSES, Judgement
+from rlpd_gx.guardian.judgement import ACTION_SPACE, PROJECTED, STATUSES, Judgement, least
 from rlpd_gx.safe_sets import SafeSet
 from rlpd_gx.types import Status, Verdict
 
@@ -21,15 +22,16 @@ class VerdictBatch:
     names: tuple[str, ...]
     reasons: Sequence[str]
     stopped: frozenset[int]
-    mode: str
+    enforced: bool
+    ungraded: frozenset[str] = frozenset()
 
     @property
     def action(self) -> np.ndarray:
         """What to execute [B, ...]."""
-        return self.proposed if self.mode == "monitor" else self.judgement.action
+        return self.judgement.action if self.enforced else self.proposed
 
     @property
-    def intervened(self) -> np.ndarray:
+    def corrected(self) -> np.ndarray:
         """Where the rules ask for another action than the proposed one [B]."""
         return self.judgement.status != 0
 
@@ -48,6 +50,24 @@ class VerdictBatch:
         """Margin of each rule at the proposed actions, [B] each."""
         return dict(zip(self.names, self.judgement.margins, strict=True))
 
+    @cached_property
+    def executed_margin(self) -> np.ndarray:
+        """The least margin at the executed actions [B], over the rules that could be asked; else NaN."""
+        j = self.judgement
+        if not self.enforced:
+            return least(j.margins)
+        assert j.executed_margins is not None
+        executed = least(j.executed_margins)
+        # A projection lies on the boundary: a rounding error below it is not a broken rule.
+        executed = np.where(j.status == PROJECTED, np.maximum(executed, 0.0), executed)
+        executed[list(self.stopped)] = np.nan
+        return executed
+
+    @property
+    def exact(self) -> np.ndarray:
+        """Whether each is proven to be the nearest allowed action [B]."""
+        return self.judgement.exact
+
     @property
     def safe_set(self) -> SafeSet | None:
         """The batch of safe sets."""
@@ -65,7 +85,7 @@ class VerdictBatch:
         names = (*self.names, ACTION_SPACE)
         return Verdict(
             proposed=self.proposed[i],
-            action=self.proposed[i] if self.mode == "monitor" else suggestion,
+            action=suggestion if self.enforced else self.proposed[i],
             status=STATUSES[j.status[i]],
             distance=float(j.distance[i]),
             margins=MappingProxyType({n: float(m) for n, m in zip(self.names, j.margins[:, i], strict=True)}),
@@ -74,6 +94,9 @@ class VerdictBatch:
             exact=bool(j.exact[i]),
             reason=self.reasons[i],
             suggestion=suggestion,
+            enforced=self.enforced,
+            executed_margin=float(self.executed_margin[i]),
+            ungraded=self.ungraded,
         )
 
 

@@ -1,4 +1,4 @@
-"""A categorical policy under a mask: renormalised, or moved to where the Guardian would move it."""
+"""A categorical policy under a mask: renormalised over the allowed actions, or projected onto them."""
 
 import numpy as np
 import torch
@@ -11,7 +11,7 @@ from rlpd_gx.types import Array
 def allowed_actions(code: Array, spec: Spec, untested: str) -> Array:
     """Which actions a state allows [B, n] bool, from encoded masks [B, width].
 
-    Where that leaves none, nothing is known that a backup could use, and all count as allowed.
+    A state without any allowed action gives the backup nothing to use: there all actions count as allowed.
     """
     mask = decode(code, spec)
     assert isinstance(mask, Mask)
@@ -32,20 +32,20 @@ def expectation(probability: Tensor, value: Tensor) -> Tensor:
 
 
 def entropy(log_probability: Tensor) -> Tensor:
-    """[B], with gradients that stay finite where an action has no probability at all."""
+    """[B], with finite gradients where an action has probability 0."""
     finite = log_probability.masked_fill(log_probability == -torch.inf, 0.0)
     return -(log_probability.exp() * finite).sum(dim=-1)
 
 
 class Nearest:
-    """Where the Guardian moves each action under a mask; masks seen once are remembered."""
+    """The Guardian's correction of each action under a mask; results are cached by mask."""
 
     def __init__(self, n: int, embedding: Array | None) -> None:
         self.distance = distances(np.arange(n), n, embedding)
         self._known: dict[bytes, Array] = {}
 
     def __call__(self, allowed: Array) -> Array:
-        """[B, n] bool -> [B, n]: the action that each action becomes."""
+        """[B, n] bool -> [B, n]: the corrected action for each action."""
         masks, inverse = np.unique(allowed, axis=0, return_inverse=True)
         return np.stack([self._of(mask) for mask in masks])[inverse.reshape(-1)]
 
@@ -58,5 +58,5 @@ class Nearest:
 
 
 def moved(probability: Tensor, target: Tensor) -> Tensor:
-    """The policy really executed [B, n]: the mass of each action lies at its target [B, n]."""
+    """The executed policy [B, n]: the probability of each action moves to its target [B, n]."""
     return torch.zeros_like(probability).scatter_add(-1, target, probability)

@@ -1,11 +1,10 @@
-"""Networks: an ensemble in stacked parameters, and what turns observations into features."""
+"""Networks: an ensemble with stacked parameters, and encoders from observations to features."""
 
 import math
 import os
 import shutil
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
-from typing import Any
 
 import gymnasium as gym
 import numpy as np
@@ -13,15 +12,19 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from rlpd_gx.config import LearnerConfig
 from rlpd_gx.errors import GxError
-from rlpd_gx.learner.config import LearnerConfig
+from rlpd_gx.trees import named_leaves
 
-FARTHEST = 10.0  # spreads from the centre: what calibration never saw must not drown all else
-SMALLEST = 1e-5  # a spread below this is rounding
+LARGEST = 10.0  # standard deviations: clips inputs far outside the range that calibration saw
+PIXEL_FEATURES = 256  # outputs of the pixel encoder
+SMALLEST_SPREAD = 1e-5  # a standard deviation below this is rounding error
+
+Observed = Tensor | Mapping[str, Tensor]
 
 
 class Ensemble(nn.Module):
-    """`members` multi-layer perceptrons whose parameters are stacked: one batched product for each layer."""
+    """`members` multi-layer perceptrons with stacked parameters: one batched matrix product for each layer."""
 
     def __init__(
         self, members: int, sizes: Sequence[int], *, layer_norm: bool, generator: torch.Generator
@@ -51,10 +54,10 @@ class Ensemble(nn.Module):
 
 
 class FlatEncoder(nn.Module):
-    """Observations in one row, whole numbers in the unit of their range; centred and scaled once `calibrate` was.
+    """Flattened observations; integers are divided by the end of their range. `calibrate` sets centre and scale.
 
-    Of an array [..., n], `observed` chooses some of the n entries; none chosen means all. With `changes`, a stack
-    [frames, ...] becomes its newest frame and what changed from each frame to the next.
+    Of an array [..., n], `observed` selects some of the n entries; empty means all. With `changes`, a stack
+    [frames, ...] becomes its newest frame and the differences between consecutive frames.
     """
 
     centre: Tensor
@@ -62,7 +65,8 @@ class FlatEncoder(nn.Module):
 
     def __init__(self, space: gym.Space, observed: Sequence[int] = (), changes: bool = False) -> None:
         super().__init__()
-        self.scale, self.observed, self.changes = _scale(space), _entries(space, observed), changes
+        self.scale = {name: _unit(part) for name, part in named_leaves(space).items()}
+        self.observed, self.changes = _entries(space, observed), changes
         if changes and not (isinstance(space, gym.spaces.Box) and len(space.shape) > 1):
             raise GxError(f"changes needs stacks of frames; observations here are {space}, so leave it out")
         self.features = int(gym.spaces.flatdim(space))
@@ -71,28 +75,29 @@ class FlatEncoder(nn.Module):
         self.register_buffer("centre", torch.zeros(self.features))
         self.register_buffer("spread", torch.ones(self.features))
 
-    def forward(self, observation: Any) -> Tensor:
+    def forward(self, observation: Observed) -> Tensor:
         """[B, ...], or a dict of such -> [B, features]."""
-        return ((self._flat(observation) - self.centre) / self.spread).clamp(-FARTHEST, FARTHEST)
+        return ((self._flat(observation) - self.centre) / self.spread).clamp(-LARGEST, LARGEST)
 
-    def calibrate(self, observations: Sequence[Any]) -> None:
-        """Let these observations [B, ...] each have mean 0 and spread 1; what never changes keeps its unit."""
+    def calibrate(self, observations: Sequence[Observed]) -> None:
+        """Give these observations [B, ...] mean 0 and standard deviation 1; constant entries keep their scale."""
         rows = torch.cat([self._flat(observation) for observation in observations])
         spread, self.centre = torch.std_mean(rows, dim=0)
-        self.spread = torch.where(spread > SMALLEST, spread, 1.0)
+        self.spread = torch.where(spread > SMALLEST_SPREAD, spread, 1.0)
 
-    def _flat(self, observation: Any) -> Tensor:
-        if isinstance(observation, Mapping):
-            parts = [observation[key].flatten(1).float() * self.scale[key] for key in sorted(observation)]
-            return torch.cat(parts, dim=1)
-        rows = (observation[..., self.observed] if self.observed else observation).float()
-        if self.changes:
-            rows = torch.cat([rows[:, -1:], rows.diff(dim=1)], dim=1)
-        return rows.flatten(1) * self.scale[""]
+    def _flat(self, observation: Observed) -> Tensor:
+        parts = named_leaves(observation)
+        rows = [self._visible(parts[name]).flatten(1) * self.scale[name] for name in sorted(parts)]
+        return rows[0] if len(rows) == 1 else torch.cat(rows, dim=1)
+
+    def _visible(self, rows: Tensor) -> Tensor:
+        """What the networks see of one array."""
+        rows = (rows[..., self.observed] if self.observed else rows).float()
+        return torch.cat([rows[:, -1:], rows.diff(dim=1)], dim=1) if self.changes else rows
 
 
 class PixelEncoder(nn.Module):
-    """Stacked images [B, C, 84, 84] -> features, by three convolutions; one for actor and all critics."""
+    """Stacked images [B, C, 84, 84] -> features, by three convolutions; shared by actor and critics."""
 
     def __init__(self, space: gym.spaces.Box, features: int, generator: torch.Generator) -> None:
         super().__init__()
@@ -104,7 +109,7 @@ class PixelEncoder(nn.Module):
         with torch.no_grad():
             size = self._convolve(torch.zeros(1, *space.shape)).shape[1]
         self.linear = nn.Linear(size, features)
-        for parameter in self.parameters():  # so that the seed of the run, not a global one, decides
+        for parameter in self.parameters():  # torch's own initial weights use the global generator
             fan_in = parameter[0].numel() if parameter.ndim > 1 else 0
             with torch.no_grad():
                 bound = math.sqrt(3 / fan_in) if fan_in else 0.0
@@ -121,21 +126,22 @@ class PixelEncoder(nn.Module):
         return x.flatten(1)
 
 
-def compiled(module: nn.Module, device: torch.device) -> None:
-    """Let torch compile a module where it stands; its parameters and their names stay."""
+Encoder = FlatEncoder | PixelEncoder
+
+
+def compile_in_place(module: nn.Module, device: torch.device) -> None:
+    """Compile a module with torch; its parameters and their names stay."""
     if device.type == "cpu" and not any(map(shutil.which, (os.environ.get("CXX", ""), "g++", "clang++"))):
         raise GxError("compile needs a C++ compiler, and there is no g++ or clang++; leave the setting out")
     module.compile(dynamic=False)
 
 
-def encoder_for(
-    space: gym.Space, config: LearnerConfig, generator: torch.Generator
-) -> FlatEncoder | PixelEncoder:
-    """The encoder for a space of observations: images are [C, H, W] of bytes, all else is flattened."""
+def encoder_for(space: gym.Space, config: LearnerConfig, generator: torch.Generator) -> Encoder:
+    """The encoder for an observation space: images are [C, H, W] bytes, everything else is flattened."""
     if isinstance(space, gym.spaces.Box) and is_image(space):
         if config.observed or config.changes:
             raise GxError("observed and changes are for states and RAM; observations here are images")
-        return PixelEncoder(space, config.pixel_features, generator)
+        return PixelEncoder(space, PIXEL_FEATURES, generator)
     return FlatEncoder(space, config.observed, config.changes)
 
 
@@ -150,7 +156,7 @@ def is_image(space: gym.Space) -> bool:
 
 
 def random_shift(images: Tensor, pixels: int, generator: torch.Generator) -> Tensor:
-    """Each image of [B, C, H, W] moved by up to `pixels` in both directions, its border repeated."""
+    """Each image of [B, C, H, W] moved by up to `pixels` on both axes, with its border repeated."""
     if not pixels:
         return images
     count, _, height, width = images.shape
@@ -165,7 +171,7 @@ def random_shift(images: Tensor, pixels: int, generator: torch.Generator) -> Ten
 
 
 def _entries(space: gym.Space, observed: Sequence[int]) -> list[int]:
-    """`observed`, if the space has these entries."""
+    """`observed` as a list; an error if the space has no such entries."""
     if not observed:
         return []
     if not isinstance(space, gym.spaces.Box) or not space.shape:
@@ -175,16 +181,15 @@ def _entries(space: gym.Space, observed: Sequence[int]) -> list[int]:
     return list(observed)
 
 
-def _scale(space: gym.Space) -> dict[str, float]:
-    if isinstance(space, gym.spaces.Dict):
-        return {key: _scale(part)[""] for key, part in space.spaces.items()}
+def _unit(space: gym.Space) -> float:
+    """The factor that brings integers of a space to at most 1 in size; 1 for floats."""
     if isinstance(space, gym.spaces.Discrete):
         raise GxError(
-            "the Learner reads arrays, not the numbers of a Discrete observation space; wrap the environment "
+            "the Learner reads arrays, not Discrete observations; wrap the environment "
             "with gymnasium.wrappers.FlattenObservation"
         )
     if not isinstance(space, gym.spaces.Box | gym.spaces.MultiBinary):
         raise GxError(f"the Learner reads Box observations or dicts of them, not {space}")
     whole = space.dtype is not None and np.issubdtype(space.dtype, np.integer)
     largest = float(np.max(np.abs(space.high))) if isinstance(space, gym.spaces.Box) and whole else 1.0
-    return {"": 1.0 / max(largest, 1.0)}
+    return 1.0 / max(largest, 1.0)

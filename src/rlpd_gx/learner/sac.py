@@ -1,21 +1,34 @@
-"""What both kinds of SAC share: the update as a table of contents, and how a critic target is made."""
+"""What both kinds of SAC share: the update as a table of contents, and the critic target."""
 
 import copy
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Generic, Protocol, TypeVar
 
 import gymnasium as gym
 import numpy as np
 import torch
 from torch import Tensor, nn
 
+from rlpd_gx.config import LearnerConfig
 from rlpd_gx.errors import GxError
-from rlpd_gx.learner.config import LearnerConfig
-from rlpd_gx.learner.networks import Ensemble, FlatEncoder, PixelEncoder, compiled, encoder_for, random_shift
+from rlpd_gx.learner.networks import (
+    Encoder,
+    Ensemble,
+    FlatEncoder,
+    Observed,
+    PixelEncoder,
+    compile_in_place,
+    encoder_for,
+    random_shift,
+)
+from rlpd_gx.learner.policy import PolicyNetwork
 from rlpd_gx.safe_sets import Spec
-from rlpd_gx.types import Array, Batch
+from rlpd_gx.trees import index
+from rlpd_gx.types import Array, Batch, Observation, SpanSteps
+
+RANDOM_SHIFT = 4  # pixels, as in DrQ and RLPD
+CODES = ("safe_set", "next_safe_set")  # columns that stay encoded numpy rows
 
 
 class Diverged(GxError):
@@ -26,27 +39,22 @@ class Diverged(GxError):
         self.minibatch = minibatch
 
 
-@dataclass(frozen=True, eq=False)
-class Minibatch:
-    """B transitions as tensors on the learner's device; safe sets stay encoded numpy rows [B, width]."""
+class NextPolicy(Protocol):
+    """What the guarded policy does in B states: a named tuple of tensors [B, ...]."""
 
-    observation: Any
-    next_observation: Any
-    action: Tensor
-    reward: Tensor
-    discount: Tensor
-    safe_set: Array
-    next_safe_set: Array
-    span_length: Array
-    is_online: Tensor
-    steps: Mapping[str, Any] | None
-    """Inside the spans, [B, n, ...] each: observation, safe_set, action, reward, discount."""
+    @property
+    def uncertainty(self) -> Tensor:
+        """Its entropy [B]."""
 
 
-class Sac(ABC):
+Next = TypeVar("Next", bound=NextPolicy)
+Policy = TypeVar("Policy", bound=PolicyNetwork)
+
+
+class Sac(ABC, Generic[Policy, Next]):
     """N critics and one actor on shared features, a learned temperature, and a guarded backup.
 
-    It knows safe sets only as stored codes with their `spec`: which rules made them is not its business.
+    Safe sets are stored codes that `safe_set_spec` describes; the rules behind them play no part here.
     """
 
     def __init__(
@@ -54,39 +62,36 @@ class Sac(ABC):
         config: LearnerConfig,
         observation_space: gym.Space,
         *,
-        actor_outputs: int,
+        policy: Callable[[Encoder, torch.Generator], Policy],
         critic_inputs: int,
         critic_outputs: int,
         safe_set_spec: Spec | None,
         seed: int,
         device: str | torch.device,
     ) -> None:
-        if safe_set_spec is None and not (config.backup == "none" and config.actor == "raw"):
+        if safe_set_spec is None and not (config.backup == "none" and config.actor in ("raw", "clone")):
             raise GxError(
                 "there are no stored safe sets (no rules, or rules without a finite description), so only "
                 "backup=none with actor=raw can be used; write the rules as bounds, constraints or masks"
             )
         self.config, self.device, self.safe_set_spec = config, torch.device(device), safe_set_spec
-        start = torch.Generator().manual_seed(seed)
-        self.generator = torch.Generator(self.device).manual_seed(seed)
-        encoder = encoder_for(observation_space, config, start)
-        features, hidden = encoder.features, config.hidden_sizes
+        initial = torch.Generator().manual_seed(seed)
+        encoder = encoder_for(observation_space, config, initial)
         critics = Ensemble(
             config.ensemble_size,
-            (features + critic_inputs, *hidden, critic_outputs),
+            (encoder.features + critic_inputs, *config.hidden_sizes, critic_outputs),
             layer_norm=config.layer_norm,
-            generator=start,
+            generator=initial,
         )
         self.critic = nn.ModuleDict({"encoder": encoder, "ensemble": critics}).to(self.device)
         self.target = copy.deepcopy(self.critic).requires_grad_(False)
-        self.actor = Ensemble(1, (features, *hidden, actor_outputs), layer_norm=False, generator=start).to(
-            self.device
-        )
+        self.policy = policy(encoder, initial)
+        self.actor, self.generator = self.policy.actor, self.policy.generator
         if config.compile:
             for critic in (self.critic, self.target):
-                compiled(critic["ensemble"], self.device)
+                compile_in_place(critic["ensemble"], self.device)
         self.log_temperature = torch.tensor(
-            np.log(config.initial_temperature), dtype=torch.float32, device=self.device, requires_grad=True
+            np.log(config.temperature), dtype=torch.float32, device=self.device, requires_grad=True
         )
         self.parameters: dict[str, list[Tensor]] = {
             "critic": list(self.critic.parameters()),
@@ -103,56 +108,51 @@ class Sac(ABC):
 
     # --- what the loop calls -----------------------------------------------------------------------------
 
-    @torch.no_grad()
     def act(
         self,
-        observation: Any,
+        observation: Observation,
         safe_set: Array | None = None,
         *,
         explore: bool = True,
         generator: torch.Generator | None = None,
     ) -> Array:
         """Proposed actions [L, ...] for observations [L, ...] and, for `resample`, safe sets [L, width]."""
-        features = self.encode(self._tensors(observation))
-        safe_set = safe_set if self.config.execution == "resample" else None
-        return self._act(features, safe_set, explore, generator or self.generator)
+        return self.policy.act(observation, safe_set, explore=explore, generator=generator)
 
     @torch.no_grad()
-    def probability(self, observation: Any, action: Array, safe_set: Array) -> Array:
-        """How likely the guarded policy takes each action [n] (continuous: density for each component)."""
-        features = self.encode(self._tensors(observation))
-        return self._probability(features, self._tensors(action), safe_set).cpu().numpy()
+    def probability(self, observation: Observation, action: Array, safe_set: Array) -> Array:
+        """Probability [n] of each action under the guarded policy (continuous: density per component)."""
+        seen, taken = self.policy.tensors((observation, action))
+        return self._probability(self.encode(seen), taken, safe_set).cpu().numpy()
 
-    def calibrate(self, observations: Sequence[Any]) -> None:
-        """Centre and scale what networks see by these observations [B, ...], from now on."""
+    def calibrate(self, observations: Sequence[Observation]) -> None:
+        """Normalise observations (not images) by the statistics of these [B, ...]."""
         if isinstance(self.critic["encoder"], FlatEncoder):
-            self.critic["encoder"].calibrate([self._tensors(rows) for rows in observations])
+            self.critic["encoder"].calibrate([self.policy.tensors(rows) for rows in observations])
             self.target["encoder"].load_state_dict(self.critic["encoder"].state_dict())
 
-    def update(self, batch: Batch, *, progress: float = 0.0) -> dict[str, float]:
-        """Learn from [U, B] transitions: U critic updates, among them `actor_updates` of actor and temperature.
+    def update(self, batch: Batch[Array], *, progress: float = 0.0) -> dict[str, float]:
+        """Learn from [U, B] transitions: U critic updates, then one of actor and temperature.
 
-        `progress` is the share of the run that is over: what helps at its beginning fades with it.
+        `progress` is the fraction of the run that is over; the weight of cloning falls with it.
         """
         minibatches = [self._minibatch(batch, index) for index in range(len(batch.reward))]
-        left = max(1 - progress / self.config.clone_until, 0.0)
-        metrics: dict[str, Any] = {}
-        for part in _parts(len(minibatches), self.config.actor_updates):
-            if self.config.objective == "value":
-                # the actor stays as it is within a part, so what it does next is drawn at once
-                ahead = self._next_policies([minibatches[index] for index in part])
-                for index, policy in zip(part, ahead, strict=True):
-                    metrics |= self._update_critics(minibatches[index], policy, index)
-                    self._follow()
-            metrics |= self._update_actor(minibatches[part[-1]], part[-1], self.config.clone_weight * left)
+        metrics: dict[str, Tensor] = {}
+        if self.config.actor != "clone":
+            # the actor does not change within a block, so its next actions are sampled for all minibatches at once
+            for index, policy in enumerate(self._next_policies(minibatches)):
+                metrics |= self._update_critics(minibatches[index], policy, index)
+                self._update_target()
+        last = len(minibatches) - 1
+        metrics |= self._update_actor(minibatches[last], last, self.config.clone_weight_at(progress))
         return {name: float(value.detach()) for name, value in metrics.items()}
 
     def state(self) -> dict[str, Any]:
-        """All that it takes to go on, bit for bit: nested dicts of tensors and numbers."""
+        """Everything needed to resume bit for bit: nested dicts of tensors and numbers."""
         return {
-            "critic": self.critic.state_dict(),
+            "policy": self.policy.state_dict(),  # the encoder is in here
+            "critic": self.critic["ensemble"].state_dict(),
             "target": self.target.state_dict(),
-            "actor": self.actor.state_dict(),
             "log_temperature": self.log_temperature.detach(),
             "optimisers": {name: _plain(o.state_dict()) for name, o in self.optimisers.items()},
             "generator": self.generator.get_state(),
@@ -160,8 +160,9 @@ class Sac(ABC):
 
     def load_state(self, state: Mapping[str, Any]) -> None:
         """The inverse of `state`."""
-        for name in ("critic", "target", "actor"):
-            getattr(self, name).load_state_dict(state[name])
+        self.policy.load_state_dict(state["policy"])
+        self.critic["ensemble"].load_state_dict(state["critic"])
+        self.target.load_state_dict(state["target"])
         with torch.no_grad():
             self.log_temperature.copy_(state["log_temperature"])
         for name, optimiser in self.optimisers.items():
@@ -174,39 +175,20 @@ class Sac(ABC):
             )
         self.generator.set_state(state["generator"].cpu())
 
-    def policy_state(self) -> dict[str, Tensor]:
-        """What acting needs: the actor, and the encoder it looks through."""
-        encoder = {f"encoder.{k}": v for k, v in self.critic["encoder"].state_dict().items()}
-        return {**encoder, **{f"actor.{k}": v for k, v in self.actor.state_dict().items()}}
-
-    def load_policy_state(self, state: Mapping[str, Tensor]) -> None:
-        """The inverse of `policy_state`; critics stay as they are."""
-        for name, module in (("encoder", self.critic["encoder"]), ("actor", self.actor)):
-            module.load_state_dict(
-                {k.removeprefix(f"{name}."): v for k, v in state.items() if k.startswith(f"{name}.")}
-            )
-
     @property
     def temperature(self) -> Tensor:
         """alpha."""
         return self.log_temperature.detach().exp()
 
-    def encode(self, observation: Any) -> Tensor:
+    def encode(self, observation: Observed) -> Tensor:
         """Features [B, f] of observations, without gradient."""
-        with torch.no_grad():
-            return self.critic["encoder"](observation)
+        return self.policy.encode(observation)
 
     # --- what differs between discrete and continuous actions --------------------------------------------
 
     @abstractmethod
-    def _act(
-        self, features: Tensor, safe_set: Array | None, explore: bool, generator: torch.Generator
-    ) -> Array:
-        """Actions [L, ...] of the environment."""
-
-    @abstractmethod
     def _probability(self, features: Tensor, action: Tensor, safe_set: Array) -> Tensor:
-        """Of each action under the guarded policy [B]."""
+        """Probability [B] of each action under the guarded policy."""
 
     @abstractmethod
     def _log_likelihood(self, features: Tensor, action: Tensor) -> Tensor:
@@ -214,19 +196,19 @@ class Sac(ABC):
 
     @abstractmethod
     def _values(self, features: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
-        """Q of every critic at the action [N, B], and at actions to be held down [N, B, k] (k may be 0)."""
+        """Q of every critic [N, B] at the action, and [N, B, k] at the actions that `ood_penalty` lowers."""
 
     @abstractmethod
-    def _next_policy(self, features: Tensor, safe_set: Array) -> Any:
-        """What the guarded policy does in B states: a named tuple of tensors [B, ...], one of them `uncertainty`."""
+    def _next_policy(self, features: Tensor, safe_set: Array) -> Next:
+        """What the guarded policy does in B states."""
 
     @abstractmethod
-    def _expected(self, features: Tensor, policy: Any, members: Tensor | None) -> Tensor:
-        """Value [B] of a next policy under some of the target critics, its entropy left out."""
+    def _expected(self, features: Tensor, policy: Next, members: Tensor | None) -> Tensor:
+        """Value [B] of a next policy under some of the target critics, without its entropy."""
 
     @abstractmethod
     def _actor_loss(self, features: Tensor, safe_set: Array) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
-        """The actor's loss, entropy minus target entropy of each state (NaN: none) [B], and metrics."""
+        """The actor's loss, entropy minus target entropy [B] (NaN where a state has no target), and metrics."""
 
     @abstractmethod
     def _target_at(self, features: Tensor, action: Tensor, members: Tensor | None) -> Tensor:
@@ -235,31 +217,28 @@ class Sac(ABC):
     # --- the update --------------------------------------------------------------------------------------
 
     @torch.no_grad()
-    def _next_policies(self, minibatches: Sequence[Minibatch]) -> list[Any]:
-        """What the policy does next in each minibatch."""
+    def _next_policies(self, minibatches: Sequence[Batch[Tensor]]) -> list[Next]:
+        """The guarded policy at the next states of each minibatch."""
         features = [self.encode(self._augmented(batch.next_observation)) for batch in minibatches]
         safe_sets = np.concatenate([batch.next_safe_set for batch in minibatches])
         policy = self._next_policy(torch.cat(features), safe_sets)
-        parts = [tensor.split([len(f) for f in features]) for tensor in policy]
-        return [type(policy)(*part) for part in zip(*parts, strict=True)]
+        fields: Any = policy  # a named tuple
+        parts = [tensor.split([len(f) for f in features]) for tensor in fields]
+        return [type(fields)(*part) for part in zip(*parts, strict=True)]
 
-    def next_value(self, features: Tensor, safe_set: Array) -> Tensor:
-        """The guarded soft value [B] under the target critics."""
-        return self._soft_value(features, self._next_policy(features, safe_set), self._subset())
-
-    def _soft_value(self, features: Tensor, policy: Any, members: Tensor | None) -> Tensor:
+    def _soft_value(self, features: Tensor, policy: Next, members: Tensor | None) -> Tensor:
         uncertainty = self.config.entropy_sign * self.temperature * policy.uncertainty
         return self._expected(features, policy, members) + uncertainty
 
-    def _update_critics(self, batch: Minibatch, next_policy: Any, index: int) -> dict[str, Tensor]:
+    def _update_critics(self, batch: Batch[Tensor], next_policy: Next, index: int) -> dict[str, Tensor]:
         with torch.no_grad():
             target = self._target(batch, next_policy)
         features = self.critic["encoder"](self._augmented(batch.observation))
-        values, held_down = self._values(features, batch.action)
+        values, unseen = self._values(features, batch.executed_action)
         error = values - target
         loss = error.square().mean(dim=1).sum()
-        if held_down.shape[-1]:
-            conservative = (held_down.logsumexp(dim=-1) - values).mean(dim=1).sum()
+        if self.config.ood_penalty:  # as in CQL
+            conservative = (unseen.logsumexp(dim=-1) - values).mean(dim=1).sum()
             loss = loss + self.config.ood_penalty * conservative
         self._step("critic", loss, index)
         with torch.no_grad():
@@ -270,75 +249,72 @@ class Sac(ABC):
                 "q_spread": values.std(dim=0).mean() if len(values) > 1 else torch.zeros(()),
             }
 
-    def _update_actor(self, batch: Minibatch, index: int, clone_weight: float) -> dict[str, Tensor]:
+    def _update_actor(self, batch: Batch[Tensor], index: int, clone_weight: float) -> dict[str, Tensor]:
         features = self.encode(self._augmented(batch.observation))
-        if self.config.objective == "clone":
-            loss = -self._log_likelihood(features, batch.action).mean()
+        if self.config.actor == "clone":
+            loss = -self._log_likelihood(features, batch.executed_action).mean()
             self._step("actor", loss, index)
             return {"actor_loss": loss.detach()}
         loss, excess, metrics = self._actor_loss(features, batch.safe_set)
         if clone_weight > 0 and not batch.is_online.all():
-            likelihood = self._log_likelihood(features, batch.action)[~batch.is_online].mean()
+            likelihood = self._log_likelihood(features, batch.executed_action)[~batch.is_online].mean()
             loss = loss - clone_weight * metrics["value_scale"] * likelihood
         self._step("actor", loss, index)
         known = ~excess.isnan()
-        if not self.config.fixed_temperature and known.any():
+        if self.config.target_entropy != "fixed" and known.any():
             self._step("temperature", self.log_temperature * excess[known].mean().detach(), index)
         return metrics | {"actor_loss": loss.detach(), "alpha": self.temperature}
 
-    def _target(self, batch: Minibatch, next_policy: Any) -> Tensor:
+    def _target(self, batch: Batch[Tensor], next_policy: Next) -> Tensor:
         """r + gamma V(s') [B], or its corrected multi-step form."""
         members, seen = self._subset(), self._augmented(batch.next_observation)
         value = self._soft_value(self.target["encoder"](seen), next_policy, members)
-        if batch.steps is None:
+        if batch.span_steps is None:
             # a terminal state has no value, not even 0 times infinity
             return batch.reward + torch.where(batch.discount > 0, batch.discount * value, 0.0)
-        return self._tree_backup(batch, batch.steps, value, members)
+        return self._tree_backup(batch.span_steps, batch.span_length, value, members)
 
     def _tree_backup(
-        self, batch: Minibatch, steps: Mapping[str, Any], value: Tensor, members: Tensor | None
+        self, steps: SpanSteps[Tensor], length: Tensor, value: Tensor, members: Tensor | None
     ) -> Tensor:
-        """Backwards through the span: each later step counts as far as the policy would have taken it."""
-        length = torch.as_tensor(batch.span_length, device=self.device)
+        """Backwards through the spans: later steps are weighted by the probability of their actions."""
         result = value
-        for k in range(steps["reward"].shape[1] - 1, -1, -1):
-            reward, discount = steps["reward"][:, k], steps["discount"][:, k]
+        for k in range(steps.reward.shape[1] - 1, -1, -1):
+            reward, discount = steps.reward[:, k], steps.discount[:, k]
             here = reward + torch.where(discount > 0, discount * result, 0.0)
             if k:
-                seen, safe_set = self._augmented(_at(steps["observation"], k)), steps["safe_set"][:, k]
+                seen, safe_set = self._augmented(index(steps.observation, np.s_[:, k])), steps.safe_set[:, k]
                 features, actor_features = self.target["encoder"](seen), self.encode(seen)
-                probability = self._probability(actor_features, steps["action"][:, k], safe_set)
-                q = self._target_at(features, steps["action"][:, k], members)
+                probability = self._probability(actor_features, steps.executed_action[:, k], safe_set)
+                q = self._target_at(features, steps.executed_action[:, k], members)
                 local = self._soft_value(features, self._next_policy(actor_features, safe_set), members)
                 here = local + probability * (here - q)
             result = torch.where(k < length, here, result)
         return result
 
-    def _step(self, name: str, loss: Tensor, index: int) -> None:
-        """One step of an optimiser, unless the loss or its gradient is not finite."""
+    def _step(self, name: str, loss: Tensor, minibatch: int) -> None:
+        """One step of an optimiser; raises `Diverged` if the loss or its gradient is not finite."""
         if not torch.isfinite(loss):
-            raise Diverged(f"the loss of the {name}", index)
+            raise Diverged(f"the loss of the {name}", minibatch)
         optimiser, parameters = self.optimisers[name], self.parameters[name]
         optimiser.zero_grad(set_to_none=True)
         loss.backward()
         norm = torch.nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None])
         if not torch.isfinite(norm):
-            raise Diverged(f"the gradient of the {name}", index)
-        if self.config.max_gradient_norm and name != "temperature":
-            torch.nn.utils.clip_grads_with_norm_(parameters, self.config.max_gradient_norm, norm)
+            raise Diverged(f"the gradient of the {name}", minibatch)
         optimiser.step()
 
     @torch.no_grad()
-    def _follow(self) -> None:
-        """Target parameters move a little towards the critics'."""
-        torch._foreach_lerp_(self.parameters["target"], self.parameters["critic"], self.config.target_rate)
+    def _update_target(self) -> None:
+        """Move the target networks towards the critics by tau."""
+        torch._foreach_lerp_(self.parameters["target"], self.parameters["critic"], self.config.tau)
 
     def _least(self, values: Tensor) -> Tensor:
-        """The least of the critics' values [M, ...] -> [...]."""
+        """Minimum over critics [M, ...] -> [...]."""
         return values.min(dim=0).values
 
     def _for_actor(self, values: Tensor) -> Tensor:
-        """Mean or least of the critics' values [N, ...] -> [...]."""
+        """Mean or minimum over critics [N, ...] -> [...]."""
         return values.mean(dim=0) if self.config.actor_value == "mean" else self._least(values)
 
     def _subset(self) -> Tensor | None:
@@ -350,60 +326,30 @@ class Sac(ABC):
 
     # --- numpy to torch ----------------------------------------------------------------------------------
 
-    def _minibatch(self, batch: Batch, index: int) -> Minibatch:
-        inside = None
-        if (steps := batch.span_steps) is not None:
-            inside = {
-                "observation": self._tensors(_at(steps.observation, index, axis=0)),
-                "safe_set": steps.safe_set[index],
-                "action": self._tensors(steps.executed_action[index]),
-                "reward": self._tensors(steps.reward[index]),
-                "discount": self._tensors(steps.discount[index]),
-            }
-        return Minibatch(
-            observation=self._tensors(_at(batch.observation, index, axis=0)),
-            next_observation=self._tensors(_at(batch.next_observation, index, axis=0)),
-            action=self._tensors(batch.executed_action[index]),
-            reward=self._tensors(batch.reward[index]),
-            discount=self._tensors(batch.discount[index]),
-            safe_set=batch.safe_set[index],
-            next_safe_set=batch.next_safe_set[index],
-            span_length=batch.span_length[index],
-            is_online=self._tensors(batch.is_online[index]),
-            steps=inside,
-        )
+    def _minibatch(self, batch: Batch[Array], number: int) -> Batch[Tensor]:
+        """One minibatch as tensors on the learner's device; safe sets stay encoded numpy rows [B, width]."""
+        part = batch.minibatch(number)
+        steps = None if part.span_steps is None else SpanSteps[Tensor](**self._columns(vars(part.span_steps)))
+        return Batch(**self._columns(part.arrays()), span_steps=steps)
 
-    def _tensors(self, value: Any) -> Any:
-        if isinstance(value, Mapping):
-            return {key: self._tensors(part) for key, part in value.items()}
-        return torch.as_tensor(value, device=self.device)
+    def _columns(self, columns: Mapping[str, Any]) -> dict[str, Any]:
+        return {
+            name: value if name in CODES else self.policy.tensors(value) for name, value in columns.items()
+        }
 
-    def _augmented(self, observation: Any) -> Any:
-        if isinstance(self.critic["encoder"], PixelEncoder):
-            return random_shift(observation, self.config.random_shift, self.generator)
+    def _augmented(self, observation: Observed) -> Observed:
+        if isinstance(self.critic["encoder"], PixelEncoder) and isinstance(observation, Tensor):
+            return random_shift(observation, RANDOM_SHIFT, self.generator)
         return observation
 
 
-def _parts(count: int, parts: int) -> list[range]:
-    """0 ... count - 1 in so many runs, as equal as can be; none is empty."""
-    parts = min(parts, count)
-    return [range(i * count // parts, (i + 1) * count // parts) for i in range(parts)]
-
-
-def _at(value: Any, index: int, axis: int = 1) -> Any:
-    """value[index], or value[:, index] for axis 1; also for a dict of arrays."""
-    if isinstance(value, Mapping):
-        return {key: _at(part, index, axis) for key, part in value.items()}
-    return value[index] if axis == 0 else value[:, index]
-
-
 def _plain(state: Mapping[str, Any]) -> dict[str, Any]:
-    """An optimiser's state with names for keys; its settings come from the config."""
+    """An optimiser's state with string keys; its settings come from the config."""
     return {"state": {str(k): dict(v) for k, v in state["state"].items()}}
 
 
 def trainable_devices() -> Iterable[str]:
-    """Devices of this machine, best first."""
+    """Devices of this machine, the fastest first."""
     if torch.cuda.is_available():
         yield "cuda"
     if torch.backends.mps.is_available():

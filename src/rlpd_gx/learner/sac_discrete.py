@@ -1,27 +1,30 @@
-"""SAC for discrete actions: a categorical policy, and a value for every action at once."""
+"""SAC for discrete actions: a categorical policy, and critics that value every action at once."""
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import gymnasium as gym
 import torch
 from torch import Tensor
 
-from rlpd_gx.errors import GxError
-from rlpd_gx.learner.categorical import Nearest, allowed_actions, entropy, expectation, log_policy, moved
-from rlpd_gx.learner.config import LearnerConfig
+from rlpd_gx.config import LearnerConfig
+from rlpd_gx.learner.categorical import Nearest, entropy, expectation, log_policy, moved
+from rlpd_gx.learner.networks import Encoder
+from rlpd_gx.learner.policy import CategoricalPolicy
 from rlpd_gx.learner.sac import Sac
 from rlpd_gx.safe_sets import Mask, Spec, decode
 from rlpd_gx.types import Array
 
+TARGET_ENTROPY = 0.3  # of log |A_safe(s)|
 
-class NextPolicy(NamedTuple):
+
+class NextProbabilities(NamedTuple):
     """Probabilities of the next actions [B, n], and their entropy [B]."""
 
     probability: Tensor
     uncertainty: Tensor
 
 
-class SacDiscrete(Sac):
+class SacDiscrete(Sac[CategoricalPolicy, NextProbabilities]):
     """Expectations over actions are exact sums; `embedding` [n, k] is the Guardian's, for projections."""
 
     def __init__(
@@ -35,14 +38,20 @@ class SacDiscrete(Sac):
         seed: int = 0,
         device: str | torch.device = "cpu",
     ) -> None:
-        if safe_set_spec is not None and safe_set_spec["kind"] != "mask":
-            raise GxError(f"discrete actions have masks as safe sets, not {safe_set_spec['kind']}")
-        self.n, self.start = int(action_space.n), int(action_space.start)
+        def policy(encoder: Encoder, initial: torch.Generator) -> CategoricalPolicy:
+            return CategoricalPolicy(
+                config, encoder, action_space, safe_set_spec, initial=initial, seed=seed, device=device
+            )
+
+        self.n = int(action_space.n)
         self.nearest = Nearest(self.n, embedding)
+        self.target_entropy = (
+            config.target_entropy if isinstance(config.target_entropy, float) else TARGET_ENTROPY
+        )
         super().__init__(
             config,
             observation_space,
-            actor_outputs=self.n,
+            policy=policy,
             critic_inputs=0,
             critic_outputs=self.n,
             safe_set_spec=safe_set_spec,
@@ -50,44 +59,25 @@ class SacDiscrete(Sac):
             device=device,
         )
 
-    def probabilities(self, observation: Any) -> Tensor:
-        """The raw policy [B, n]."""
-        with torch.no_grad():
-            return log_policy(self.actor(self.encode(self._tensors(observation)))[0], None).exp()
-
-    def _act(
-        self, features: Tensor, safe_set: Array | None, explore: bool, generator: torch.Generator
-    ) -> Array:
-        logits = self.actor(features)[0]
-        probability = log_policy(logits, self._allowed(safe_set)).exp()
-        if explore:
-            # inverse of the cumulative sum: one number from the generator for each row
-            draw = torch.rand(len(logits), 1, generator=generator, device=self.device)
-            below = probability.cumsum(dim=-1) / probability.sum(dim=-1, keepdim=True) <= draw
-            choice = below.sum(dim=-1).clamp(max=self.n - 1)
-        else:
-            choice = probability.argmax(dim=-1)
-        return choice.cpu().numpy() + self.start
-
     def _values(self, features: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
         q = self.critic["ensemble"](features)
         index = self._index(action).expand(len(q), -1, 1)
         taken = q.gather(-1, index)[..., 0]
         if not self.config.ood_penalty:
             return taken, q[..., :0]
-        # every action but the one of the data: forbidden ones, and those nobody tried here
+        # all actions except the executed one: forbidden ones, and those the data has not tried here
         return taken, q.scatter(-1, index, -torch.inf)
 
-    def _next_policy(self, features: Tensor, safe_set: Array) -> NextPolicy:
-        policy = self._policy(self.actor(features)[0], safe_set)
-        return NextPolicy(policy, entropy(policy.log()))
+    def _next_policy(self, features: Tensor, safe_set: Array) -> NextProbabilities:
+        policy = self._guarded(self.policy.logits(features), safe_set)
+        return NextProbabilities(policy, entropy(policy.log()))
 
-    def _expected(self, features: Tensor, policy: NextPolicy, members: Tensor | None) -> Tensor:
+    def _expected(self, features: Tensor, policy: NextProbabilities, members: Tensor | None) -> Tensor:
         return expectation(policy.probability, self._least(self.target["ensemble"](features, members)))
 
     def _actor_loss(self, features: Tensor, safe_set: Array) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
-        allowed = self._allowed(safe_set)
-        logits = self.actor(features)[0]
+        allowed = self.policy.allowed(safe_set)
+        logits = self.policy.logits(features)
         with torch.no_grad():
             q = self._for_actor(self.critic["ensemble"](features))
         raw = log_policy(logits, None)
@@ -96,13 +86,13 @@ class SacDiscrete(Sac):
         executed = p
         if self.config.actor == "projected":
             assert allowed is not None
-            # No penalty on the distance: where the mass goes has an exact derivative, and what one action is worth may
-            # be so little that any penalty would drown it.
+            # No distance penalty: the projected policy has an exact derivative, and differences in value may be smaller
+            # than any penalty.
             executed = moved(p, self._targets(allowed))
         loss = -(expectation(executed, q) + self.temperature * entropy(log_p)).mean()
         count = torch.full_like(p[:, 0], self.n) if allowed is None else self._allowed_count(safe_set)
         uncertainty = entropy(log_p if allowed is None else log_policy(logits, allowed))
-        excess = torch.where(count > 1, uncertainty - self.config.entropy_fraction * count.log(), torch.nan)
+        excess = torch.where(count > 1, uncertainty - self.target_entropy * count.log(), torch.nan)
         forbidden = torch.zeros(()) if allowed is None else (raw.exp() * ~allowed).sum(dim=-1).mean()
         metrics = {
             "entropy": uncertainty.mean(),
@@ -112,37 +102,31 @@ class SacDiscrete(Sac):
         return loss, excess, metrics
 
     def _probability(self, features: Tensor, action: Tensor, safe_set: Array) -> Tensor:
-        policy = self._policy(self.actor(features)[0], safe_set)
+        policy = self._guarded(self.policy.logits(features), safe_set)
         return policy.gather(-1, self._index(action))[:, 0]
 
     def _log_likelihood(self, features: Tensor, action: Tensor) -> Tensor:
-        return log_policy(self.actor(features)[0], None).gather(-1, self._index(action))[:, 0]
+        return log_policy(self.policy.logits(features), None).gather(-1, self._index(action))[:, 0]
 
     def _target_at(self, features: Tensor, action: Tensor, members: Tensor | None) -> Tensor:
         q = self._least(self.target["ensemble"](features, members))
         return q.gather(-1, self._index(action))[:, 0]
 
     def _index(self, action: Tensor) -> Tensor:
-        return (action.long() - self.start)[:, None]
+        return (action.long() - self.policy.start)[:, None]
 
-    def _policy(self, logits: Tensor, safe_set: Array) -> Tensor:
-        """The next policy that the backup counts [B, n]."""
+    def _guarded(self, logits: Tensor, safe_set: Array) -> Tensor:
+        """The policy of the backup [B, n]: renormalised over the safe set, projected onto it, or raw."""
         raw = log_policy(logits, None)
-        allowed = None if self.config.backup == "none" else self._allowed(safe_set)
+        allowed = None if self.config.backup == "none" else self.policy.allowed(safe_set)
         if allowed is None:
             return raw.exp()
         if self.config.backup == "renormalise":
             return log_policy(logits, allowed).exp()
         return moved(raw.exp(), self._targets(allowed))
 
-    def _allowed(self, safe_set: Array | None) -> Tensor | None:
-        if safe_set is None or self.safe_set_spec is None:
-            return None
-        allowed = allowed_actions(safe_set, self.safe_set_spec, self.config.untested)
-        return torch.as_tensor(allowed, device=self.device)
-
     def _allowed_count(self, safe_set: Array) -> Tensor:
-        """How many actions are known to be allowed [B]."""
+        """Number of actions that were tested and are allowed [B]."""
         assert self.safe_set_spec is not None
         mask = decode(safe_set, self.safe_set_spec)
         assert isinstance(mask, Mask)

@@ -3,8 +3,10 @@
 import hashlib
 import json
 import os
+import re
 import shutil
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,7 +17,7 @@ from safetensors.torch import load as tensors_from_bytes
 from safetensors.torch import save as tensors_to_bytes
 
 from rlpd_gx.errors import GxError
-from rlpd_gx.replay.archive import sha256, sync_folder
+from rlpd_gx.files import sha256, whole_folder
 
 _TENSORS, _STATE, _MANIFEST = "tensors.safetensors", "state.json", "manifest.json"
 
@@ -60,19 +62,13 @@ class Checkpoints:
         outside = {os.path.relpath(path, self.folder): digest for path, digest in (files or {}).items()}
         contents[_MANIFEST] = json.dumps(_manifest(inside, outside), indent=1).encode()
         name = f"{max(map(_number, self._all()), default=0) + 1:06d}-step-{step}"
-        temporary = self.folder / f".{name}"
         try:
-            self.folder.mkdir(parents=True, exist_ok=True)
             self._remove(self.folder.glob(".*"))  # left by a process that was killed
-            temporary.mkdir()
-            for file, content in contents.items():
-                _write(temporary / file, content)
-            sync_folder(temporary)
-            temporary.rename(self.folder / name)
-            sync_folder(self.folder)
-        except OSError as error:
-            shutil.rmtree(temporary, ignore_errors=True)
-            what = error.strerror or error
+            with whole_folder(self.folder / name) as temporary:
+                for file, content in contents.items():
+                    (temporary / file).write_bytes(content)
+        except GxError as error:
+            what = str(error).rpartition(": ")[2]
             raise GxError(
                 f"{self.folder}: the checkpoint of step {step} cannot be written ({what}); make room for it, then "
                 "resume the run: the checkpoints before are untouched"
@@ -93,7 +89,13 @@ class Checkpoints:
             else:
                 return Loaded(step, state, tuple(notes))
         found = "; ".join(note.partition(";")[0] for note in notes) or "none was written"
-        raise GxError(f"{self.folder} holds no checkpoint that can be used: {found}")
+        raise GxError(
+            f"{self.folder} holds no checkpoint that can be used: {found}; restore its files, or begin a new run"
+        )
+
+    def exist(self) -> bool:
+        """Whether one was ever completed, damaged or not."""
+        return bool(self._all())
 
     def files(self) -> set[Path]:
         """The files outside that some checkpoint here needs."""
@@ -125,13 +127,18 @@ class Checkpoints:
 
     def _all(self) -> list[Path]:
         """Newest first."""
-        return sorted(self.folder.glob("[0-9]*-step-*"), key=_number, reverse=True)
+        found = [path for path in self.folder.glob("*-step-*") if re.fullmatch(r"\d+-step-\d+", path.name)]
+        return sorted(found, key=_number, reverse=True)
 
     def _remove(self, paths: Iterable[Path]) -> None:
-        """Take away folders under another name first: half of one must never look like a checkpoint."""
+        """Take away folders under another name first: half of one must never look like a checkpoint.
+
+        What cannot be removed stays: the checkpoint that was just written is good all the same.
+        """
         for path in paths:
-            hidden = path if path.name.startswith(".") else path.rename(path.with_name(f".{path.name}"))
-            shutil.rmtree(hidden)
+            with suppress(OSError):
+                hidden = path if path.name.startswith(".") else path.rename(path.with_name(f".{path.name}"))
+                shutil.rmtree(hidden, ignore_errors=True)
 
 
 def _number(path: Path) -> int:
@@ -142,13 +149,6 @@ def _manifest(inside: Mapping[str, str], outside: Mapping[str, str]) -> dict[str
     """Checksums of all files by their path from the checkpoint, or from the folder of all, and of themselves."""
     both = json.dumps([inside, outside]).encode()
     return {"inside": inside, "outside": outside, "sha256": hashlib.sha256(both).hexdigest()}
-
-
-def _write(path: Path, content: bytes) -> None:
-    with path.open("wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
 
 
 def _check(path: Path, digest: str) -> None:

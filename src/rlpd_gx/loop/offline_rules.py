@@ -13,10 +13,9 @@ import numpy as np
 from rlpd_gx.envs.making import make
 from rlpd_gx.errors import GxError
 from rlpd_gx.guardian import GuardedEnv, Guardian
+from rlpd_gx.guardian.named import named_rules
 from rlpd_gx.guardian.reading import batch_of_one
-from rlpd_gx.loading import load
-from rlpd_gx.loop.guarding import named_rules
-from rlpd_gx.loop.sets import everything
+from rlpd_gx.loading import load, raised
 from rlpd_gx.replay.offline import LiveSafeSets, OfflineDataset, formats, with_safe_sets
 from rlpd_gx.replay.offline.cache import is_dataset
 from rlpd_gx.replay.offline.safe_sets import Missing
@@ -34,13 +33,14 @@ def with_rules(
     *,
     env_kwargs: Mapping[str, Any] | None = None,
     live_state: str = "",
+    state_flag: str = "--state",
 ) -> OfflineDataset:
     """The dataset with the safe sets of `rules` (module:name).
 
     `state` (module:callable) turns stored observations [k, ...] into what the rules read; `live_state` is what they
-    read in the live environment, if their module does not say it.
+    read in the live environment, if their module does not say it; `state_flag` is how `state` was given.
     """
-    read = load(state, "state")[0] if state else None
+    read = load(state, state_flag.removeprefix("--"))[0] if state else None
     world = _world(data.name, env, data.env_id, env_kwargs)
     guardian, live = _guardian(world, rules, live_state)
     count = data.actions.count if data.actions else None
@@ -53,18 +53,18 @@ def with_rules(
     if live is not None and read is None:
         unreadable = (
             f"the rules read {live_state or f'`state` of {module}'} from the live environment, which the file does not "
-            "hold; --state module:callable can name a function from stored observations [k, ...] to that state"
+            f"hold; {state_flag} module:callable can name a function from stored observations [k, ...] to that state"
         )
     data = with_safe_sets(
         data,
-        StoredStates(guardian, read) if live is None or read is not None else None,
+        StoredStates(guardian, read, state_flag) if live is None or read is not None else None,
         guardian.fingerprint,
         missing=missing,
-        everything_allowed=everything(_example(world, guardian, live)) if missing == "assume-all" else None,
+        everything_allowed=_example(world, guardian, live).everything() if missing == "assume-all" else None,
         state_fingerprint=fingerprint(read) if read is not None else None,
         unreadable=unreadable,
     )
-    told = f"safe sets were computed from stored observations through --state {state}"
+    told = f"safe sets were computed from stored observations through {state_flag} {state}"
     if read is None or told in data.findings:
         return data
     return replace(data, findings=(*data.findings, told))
@@ -113,8 +113,10 @@ def while_replayed(
 class StoredStates:
     """Asks a Guardian that only monitors for the safe sets of stored states; see `with_safe_sets`."""
 
-    def __init__(self, guardian: Guardian, read: Callable[[Any], Any] | None) -> None:
-        self.guardian, self.read = guardian, read
+    def __init__(
+        self, guardian: Guardian, read: Callable[[Any], Any] | None, state_flag: str = "--state"
+    ) -> None:
+        self.guardian, self.read, self.state_flag = guardian, read, state_flag
         self._row, self._noted = 0, False
 
     def __call__(self, observations: Any, context: Mapping[str, Any]) -> tuple[SafeSet, Array]:
@@ -144,7 +146,7 @@ class StoredStates:
             return self.read(observations)
         except Exception as error:
             raise GxError(
-                f"--state raised {type(error).__name__}: {error}; it is given a batch of stored observations"
+                f"{self.state_flag} {raised(error)}; it is given a batch of stored observations"
             ) from error
 
     def _previous(self, previous: Array, time: Array) -> tuple[Array, Array]:

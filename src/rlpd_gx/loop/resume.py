@@ -1,6 +1,6 @@
 """Saving a run and going on with it, bit for bit where the environments can be restored."""
 
-from hashlib import sha256
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -10,49 +10,84 @@ from rlpd_gx.envs import snapshots
 from rlpd_gx.errors import GxError
 from rlpd_gx.guardian import GuardedEnv
 from rlpd_gx.learner import Sac
-from rlpd_gx.loop.checkpoint import Checkpoints
-from rlpd_gx.loop.evaluate import Evaluation, ShadowCounts
-from rlpd_gx.loop.lanes import Lane, Lanes
-from rlpd_gx.loop.run_folder import RunFolder
+from rlpd_gx.loop.checkpoint import Checkpoints, Loaded
+from rlpd_gx.loop.environments import Environments, Member
+from rlpd_gx.loop.evaluate import Evaluation
+from rlpd_gx.loop.guard_identity import GuardIdentity
+from rlpd_gx.loop.run_folder import Logs, RunFolder
 from rlpd_gx.loop.task import Task
 from rlpd_gx.loop.train import Trainer, Watcher
 from rlpd_gx.replay.segments import Segments
+
+FORMAT = 1
+"""Changes with what a checkpoint holds: one of another format is refused, never reinterpreted."""
 
 
 class Saver:
     """Makes checkpoints of a trainer: parameters and states in one, experience in segments that only grow."""
 
     def __init__(self, folder: RunFolder) -> None:
+        self.folder = folder
         self.checkpoints = Checkpoints(folder.checkpoints)
         self.segments = Segments(folder.segments)
+        self._bound: dict[str, Any] = {}  # what a checkpoint is bound to; the same in all of a run
+        self._logs: Logs | None = None
 
     def __call__(self, trainer: Trainer) -> None:
         """Write a checkpoint, or leave the last one as it was."""
         self.segments.append(trainer.online)
-        self.checkpoints.save(trainer.step, _state(trainer, self.segments), files=self.segments.files)
+        state = self.bound_to(trainer.task) | {"logs": self.logs(trainer.task).state()}
+        self.checkpoints.save(trainer.step, state | _state(trainer, self.segments), files=self.segments.files)
         self.segments.prune({path.name for path in self.checkpoints.files()})
+
+    def logs(self, task: Task) -> Logs:
+        """The files of the run that only grow."""
+        if self._logs is None:
+            self._logs = Logs(self.folder.path, task.config.run.num_envs)
+        return self._logs
+
+    def bound_to(self, task: Task) -> dict[str, Any]:
+        """The settings, the guard and the offline data that a checkpoint belongs to."""
+        if not self._bound:
+            identity = GuardIdentity.of_task(task)
+            if identity.unreadable:
+                warnings.warn(
+                    f"this run cannot be resumed by another process, since no fingerprint can cover "
+                    f"{', '.join(identity.unreadable)} (docs/guardian.md says what to do)",
+                    stacklevel=2,
+                )
+            self._bound = {
+                "format": FORMAT,
+                "config": self.folder.asked(),
+                "guard": dict(identity.fingerprints),
+                "offline_digest": None if task.offline is None else task.offline.digest(),
+            }
+        return self._bound
 
 
 def resume(path: Path, watchers: tuple[Watcher, ...] = ()) -> tuple[Trainer, Saver, list[str]]:
     """The trainer of a run folder as it was at its newest good checkpoint, and what there is to say of it."""
-    folder, config = RunFolder.open(path)
+    folder, config = RunFolder.resume(path)
     saver, task = Saver(folder), Task(config)
-    if not folder.checkpoints.exists():  # killed before the first one was made
+    logs = saver.logs(task)
+    if not saver.checkpoints.exist():  # killed before the first one was complete
+        logs.cut(None)
         trainer = Trainer(task, folder, watchers)
-        folder.cut({})
         trainer.begin()
         saver(trainer)
         return trainer, saver, ["there is no checkpoint yet: the run begins"]
     loaded = saver.checkpoints.load()
-    state, notes = loaded.state, list(loaded.notes)
-    _refuse_other_rules(path, task, state)
-    if state["offline_digest"] != _offline_digest(task):
+    state = loaded.state
+    refuse_other_settings(folder, state)
+    refuse_other_rules(path, task, state)
+    if state["offline_digest"] != saver.bound_to(task)["offline_digest"]:
         raise GxError(
             f"{path}: the offline data {config.run.offline} is not what the run began with; restore it, or "
             "begin a new run"
         )
+    notes = [*loaded.notes, *logs.check(state["logs"])]
     trainer = Trainer(task, folder, watchers)
-    folder.cut(state["offsets"])  # after the audits have said that they begin: they go on instead
+    logs.cut(state["logs"])  # after the audits have said that they begin: they go on instead
     trainer.learner.load_state(state["learner"])
     saver.segments.restore(trainer.online, state["segments"], state["ring"])
     trainer.hybrid.load_state(state["hybrid"])
@@ -62,38 +97,54 @@ def resume(path: Path, watchers: tuple[Watcher, ...] = ()) -> tuple[Trainer, Sav
         setattr(trainer, name, state[name])
     trainer.last_score = np.nan if state["last_score"] is None else state["last_score"]
     if state["last_evaluation"] is not None:
-        trainer.last_evaluation = _evaluation(state["last_evaluation"])
-    for lane, saved in zip(trainer.lanes.lanes, state["lanes"], strict=True):
-        notes += _restore_lane(trainer, lane, saved)
+        trainer.last_evaluation = Evaluation.from_state(state["last_evaluation"])
+    for member, saved in zip(trainer.environments.members, state["environments"], strict=True):
+        notes += _restore_member(trainer, member, saved)
     return trainer, saver, notes
 
 
-def _refuse_other_rules(path: Path, task: Task, state: dict[str, Any]) -> None:
-    guardian = task.example.guardian
-    if state["rules_fingerprint"] != (None if guardian is None else guardian.fingerprint):
+def last_saved(path: Path) -> tuple[RunFolder, Task, Loaded]:
+    """A run as it was last saved, to be read; refused if its settings or its rules are others now."""
+    folder, config = RunFolder.open(path)
+    loaded, task = Checkpoints(folder.checkpoints).load(), Task(config)
+    refuse_other_settings(folder, loaded.state)
+    refuse_other_rules(path, task, loaded.state)
+    return folder, task, loaded
+
+
+def refuse_other_settings(folder: RunFolder, state: dict[str, Any]) -> None:
+    """Raise unless config.json says what it said when the checkpoint was made."""
+    if state.get("format") != FORMAT:
         raise GxError(
-            f"{path}: the rules {task.config.run.rules} have changed since the checkpoint was made; restore them, or "
-            "begin a new run: experience under other rules is not mixed"
+            f"{folder.checkpoints}: was written by another version of rlpd-gx and cannot be continued; start a new run"
         )
+    asked, saved = folder.asked(), state["config"]
+    missing = object()
+    for name in sorted({*asked, *saved}):
+        now, then = asked.get(name, missing), saved.get(name, missing)
+        if now != then or type(now) is not type(then):
+            said = "is missing" if now is missing else f"is {now!r}"
+            was = "did not have it" if then is missing else f"was made with {then!r}"
+            raise GxError(
+                f"{folder.path / 'config.json'}: {name} {said}, but the checkpoint {was}; restore the file, or start "
+                "a new run with other settings"
+            )
 
 
-def _offline_digest(task: Task) -> str | None:
-    """What tells offline data from other data: its actions, rewards and ends."""
-    if task.offline is None:
-        return None
-    line, digest = task.offline.timeline, sha256()
-    for column in (line.executed_action, line.reward, line.is_step):
-        digest.update(np.ascontiguousarray(column).tobytes())
-    return digest.hexdigest()
+def refuse_other_rules(path: Path, task: Task, state: dict[str, Any]) -> None:
+    """Raise unless rules and their options are those of the checkpoint."""
+    GuardIdentity.of_task(task).refuse_changes(
+        state["guard"],
+        str(path),
+        task.config.run.rules,
+        "the checkpoint was made",
+        "restore that module as it was, or begin a new run: experience under other rules is not mixed",
+    )
 
 
 def _state(trainer: Trainer, segments: Segments) -> dict[str, Any]:
-    guardian = trainer.task.example.guardian
     evaluation = trainer.last_evaluation
     return {
-        "rules_fingerprint": None if guardian is None else guardian.fingerprint,
-        "offline_digest": _offline_digest(trainer.task),
-        "offsets": trainer.folder.offsets(),
         "learner": trainer.learner.state(),
         "segments": segments.names,
         "ring": trainer.online.state()[1],
@@ -106,57 +157,50 @@ def _state(trainer: Trainer, segments: Segments) -> dict[str, Any]:
         "updates": trainer.updates,
         "seconds": dict(trainer.seconds),
         "last_score": None if np.isnan(trainer.last_score) else trainer.last_score,
-        "last_evaluation": None if evaluation is None else evaluation.row(),
-        "lanes": [_lane_state(trainer.lanes, lane) for lane in trainer.lanes.lanes],
+        "last_evaluation": None if evaluation is None else evaluation.state(),
+        "environments": [
+            _member_state(trainer.environments, member) for member in trainer.environments.members
+        ],
     }
 
 
-def _lane_state(lanes: Lanes, lane: Lane) -> dict[str, Any]:
-    observation, environment = lane.observation, snapshots.snapshot(lane.env)
+def _member_state(environments: Environments, member: Member) -> dict[str, Any]:
+    observation, environment = member.observation, snapshots.snapshot(member.env)
     return {
         "environment": environment,
         "observation": observation if isinstance(observation, dict) else {"": np.asarray(observation)},
-        "counts": lane.counts(),
-        "audit": lane.env.audit.state() if isinstance(lane.env, GuardedEnv) else None,
-        "rules": [rule.memory() for rule in lanes.look_aheads(lane)],
+        "counts": member.counts(),
+        "audit": member.env.audit.state() if isinstance(member.env, GuardedEnv) else None,
+        "rules": [rule.memory() for rule in member.look_aheads],
         # where the episode must begin anew, its last step is cut here, and bootstraps from this state
-        "safe_set": None if environment is not None else lanes.code(lane),
+        "safe_set": None if environment is not None else environments.code(member),
     }
 
 
-def _restore_lane(trainer: Trainer, lane: Lane, saved: dict[str, Any]) -> list[str]:
-    if isinstance(lane.env, GuardedEnv):
-        lane.env.audit.load_state(saved["audit"])
-    for rule, memory in zip(trainer.lanes.look_aheads(lane), saved["rules"], strict=True):
+def _restore_member(trainer: Trainer, member: Member, saved: dict[str, Any]) -> list[str]:
+    if isinstance(member.env, GuardedEnv):
+        member.env.audit.load_state(saved["audit"])
+    for rule, memory in zip(member.look_aheads, saved["rules"], strict=True):
         rule.restore_memory(memory)
     if saved["environment"] is not None:
-        snapshots.restore(lane.env, saved["environment"])
+        snapshots.restore(member.env, saved["environment"])
         observation = saved["observation"]
-        lane.observation = observation.get("", observation)
+        member.observation = observation.get("", observation)
         for name, value in saved["counts"].items():
-            setattr(lane, name, value)
+            setattr(member, name, value)
         return []
-    why = snapshots.why_not(lane.env)
-    seed = trainer.task.config.run.seed + 7919 * (trainer.step + 1) + lane.index
-    lane.reset(seed)
-    here = np.arange(len(trainer.lanes.lanes)) == lane.index
+    why = snapshots.why_not(member.env)
+    seed = trainer.task.config.run.seed + 7919 * (trainer.step + 1) + member.index
+    member.reset(seed)
+    here = np.arange(len(trainer.environments.members)) == member.index
     trainer.online.complete(np.tile(saved["safe_set"], (len(here), 1)), where=here)
-    trainer.begin_lanes(here)
-    return [f"the episode of environment {lane.index} begins anew: {why}"]
+    trainer.begin_episodes(here)
+    return [f"the episode of environment {member.index} starts over: {why}"]
 
 
-def _evaluation(row: dict[str, Any]) -> Evaluation:
-    counts = {name: row[name] for name in ShadowCounts().__dict__}
-    success = list(row.get("success_steps", []))
-    return Evaluation(list(row["returns"]), list(row["lengths"]), success, ShadowCounts(**counts))
-
-
-def load_learner(path: Path) -> tuple[Sac, Lanes]:
-    """The learner of a run as it was last saved, and one lane of its environment to play in."""
-    folder, config = RunFolder.open(path)
-    task = Task(config)
+def load_learner(path: Path) -> tuple[Sac, Environments]:
+    """The learner of a run as it was last saved, and one member of its environment to play in."""
+    _, task, loaded = last_saved(path)
     learner = task.learner()
-    state = Checkpoints(folder.checkpoints).load().state
-    _refuse_other_rules(path, task, state)
-    learner.load_state(state["learner"])
-    return learner, task.lanes([task.make_env(evaluation=True)])
+    learner.load_state(loaded.state["learner"])
+    return learner, task.environments([task.make_env(evaluation=True)])

@@ -11,15 +11,17 @@ import gymnasium as gym
 import numpy as np
 import torch
 
-from rlpd_gx import schedules
-from rlpd_gx.envs.making import ATARI, make
+from rlpd_gx import guards, schedules, trees
+from rlpd_gx.config import Config
+from rlpd_gx.envs.description import describe
+from rlpd_gx.envs.making import make
 from rlpd_gx.errors import GxError
 from rlpd_gx.guardian import GuardedEnv, Guardian
-from rlpd_gx.learner import Sac, SacContinuous, SacDiscrete, trainable_devices
+from rlpd_gx.guardian.named import guard_options
+from rlpd_gx.learner import Learner, Sac, SacContinuous, SacDiscrete, trainable_devices
+from rlpd_gx.loading import load
 from rlpd_gx.loop import offline_rules
-from rlpd_gx.loop.config import Config
-from rlpd_gx.loop.guarding import guarded
-from rlpd_gx.loop.lanes import Lanes
+from rlpd_gx.loop.environments import Environments
 from rlpd_gx.replay import samplers
 from rlpd_gx.replay.offline import ActionRange, OfflineDataset, formats
 from rlpd_gx.replay.offline import load as load_offline
@@ -27,8 +29,6 @@ from rlpd_gx.replay.offline.cache import is_dataset
 from rlpd_gx.replay.timeline import Layout
 from rlpd_gx.safe_sets import SafeSet, Spec
 from rlpd_gx.types import Array
-
-WHOLE_GAMES = {"life_loss_ends": False, "clip_rewards": False}  # how Atari scores are reported
 
 
 @dataclass(frozen=True)
@@ -39,26 +39,34 @@ class Task:
 
     def make_env(self, *, evaluation: bool = False, audit: Path | None = None) -> gym.Env:
         """One environment behind its guard; without rules, the bare environment."""
+        return self._guarded(evaluation=evaluation, audit=audit)[0]
+
+    def _guarded(
+        self, *, evaluation: bool = False, audit: Path | None = None
+    ) -> tuple[gym.Env, Any, dict[str, Any]]:
+        """An environment behind its guard, its rules and the options of the guard."""
         run = self.config.run
-        kwargs = dict(run.env_kwargs)
-        if evaluation and run.env.startswith("Atari/"):
-            kwargs |= WHOLE_GAMES
-        try:
-            env = make(run.env, **kwargs)
-        except TypeError as error:
-            raise GxError(f"--env-kwargs {run.env_kwargs} do not fit {run.env}: {error}") from None
+        kwargs = run.env_kwargs | (dict(describe(run.env).evaluation_kwargs) if evaluation else {})
+        env = make(run.env, **kwargs)
         if not run.rules:
-            return env
-        mode = "enforce" if run.guard == "guardian" else "monitor"
+            return env, None, {}
+        if run.rules_state:
+            load(run.rules_state, "rules-state")  # an error names the flag of this command
+        rules, options = guard_options(env, run.rules, run.rules_state)
         file = None if audit is None else str(audit)
-        return guarded(env, run.rules, state=run.rules_state, mode=mode, audit=file)
+        return self.guard.environment(env, rules, audit=file, **options), rules, options
+
+    @property
+    def guard(self) -> guards.Guard:
+        """What `--guard` chose."""
+        return guards.find(self.config.run.guard)
 
     @cached_property
     def example(self) -> "Example":
         """Spaces and the form of safe sets, from one environment that is closed again."""
         with warnings.catch_warnings():  # the training environments will say it
             warnings.simplefilter("ignore", UserWarning)
-            env = self.make_env()
+            env, rules, options = self._guarded()
         env.reset(seed=self.config.run.seed)
         safe_set = env.safe_set() if isinstance(env, GuardedEnv) else None
         example = Example(
@@ -68,6 +76,8 @@ class Task:
             guardian=env.guardian if isinstance(env, GuardedEnv) else None,
             safe_set=safe_set,
             embedding=getattr(safe_set, "embedding", None),
+            rules=rules,
+            options=options,
         )
         env.close()
         return example
@@ -106,11 +116,7 @@ class Task:
         options: dict[str, Any] = {}
         live = None
         if not is_dataset(source) and formats.detect(source) == "action_log":
-            image = isinstance(example.observation_space, gym.spaces.Box) and example.stack == 4
-            options["observation"] = "pixels" if image else "ram"
-            ours = ATARI.fullmatch(run.env)
-            if ours is not None and ours["observation"] == "objects":
-                options |= {"observation": "objects", "table": ours["game"]}
+            options |= describe(run.env).replay_options
             if run.rules:
                 live = offline_rules.while_replayed(
                     source, None, run.rules, run.env, env_kwargs=run.env_kwargs, live_state=run.rules_state
@@ -132,12 +138,13 @@ class Task:
                 run.env,
                 env_kwargs=run.env_kwargs,
                 live_state=run.rules_state,
+                state_flag="--offline-state",
             )
         return data.in_layout(self.layout)
 
-    def lanes(self, envs: Sequence[gym.Env]) -> Lanes:
-        """Environments of this task side by side."""
-        return Lanes(envs, self.encode, self.example.stack, self.example.safe_set)
+    def environments(self, envs: Sequence[gym.Env]) -> Environments:
+        """Environments of this task, stepped together."""
+        return Environments(envs, self.encode, self.example.stack, self.example.safe_set)
 
     def device(self) -> str:
         """What the learner runs on."""
@@ -166,38 +173,37 @@ class Task:
             return SacContinuous(config, example.observation_space, example.action_space, **common)
         raise GxError(f"the Learner acts in Discrete and Box spaces, not {example.action_space}")
 
-    def sampler(self, learner: Sac) -> samplers.Sampler:
+    def sampler(self, learner: Learner) -> samplers.Sampler:
         """Which rows make a minibatch."""
-        data = self.config.data
-        if data.sampler == "uniform":
-            return samplers.Uniform()
-        if data.sampler == "stride":
-            return samplers.Stride(data.window)
-        if data.sampler == "fixed":
-            return samplers.fixed(data.window)
-        if data.span_correction == "tree-backup" and not isinstance(learner, SacDiscrete):
-            raise GxError("span_correction tree-backup needs discrete actions; choose none or cut")
-        probability = learner.probability if data.span_correction == "cut" else None
-        return samplers.Span(data.span_correction, probability, data.span_threshold)
+        name = self.config.data.sampler
+        if name == "tree-backup" and not isinstance(self.example.action_space, gym.spaces.Discrete):
+            raise GxError("--sampler tree-backup needs discrete actions; choose span or span-cut")
+        make: dict[str, Callable[[], samplers.Sampler]] = {
+            "uniform": samplers.Uniform,
+            "stride": samplers.Stride,
+            "fixed": lambda: samplers.fixed(),
+            "span": samplers.Span,
+            "span-cut": lambda: samplers.Span("cut", learner.probability),
+            "tree-backup": lambda: samplers.Span("tree-backup"),
+        }
+        return make[name]()
 
-    def mix(self) -> Callable[[int], float]:
-        """DSS or a comparator: the share of online rows at each step."""
-        data, total = self.config.data, max(self.config.run.steps, 1)
-        if not self.config.run.offline:
+    def dss(self) -> Callable[[int], float]:
+        """DSS or a comparator: the online fraction of a minibatch at each step."""
+        run, data = self.config.run, self.config.data
+        if not run.offline:
             return schedules.Constant(1.0)
-        if data.mix == "constant":
-            return schedules.Constant(data.mix_high)
-        if data.mix == "sigmoid":
-            return schedules.Sigmoid(total, data.mix_low, data.mix_high, data.mix_steepness)
-        if data.mix == "abrupt":
-            return schedules.Abrupt(total // 2, data.mix_low, data.mix_high)
-        return schedules.two_stage(total // 2)
+        if len(data.online_ratio) == 1:
+            return schedules.Constant(data.online_ratio[0])
+        start, end = data.online_ratio
+        if data.online_schedule == "abrupt":
+            return schedules.Abrupt(max(run.steps, 1) // 2, start, end)
+        return schedules.Sigmoid(max(run.steps, 1), start, end)
 
-    def interval(self) -> schedules.Interval:
-        """DTS."""
-        data = self.config.data
-        total = max(self.config.run.steps, 1)
-        return schedules.Interval(total, data.interval_low, data.interval_high, data.interval_exponent)
+    def dts(self) -> schedules.Interval:
+        """DTS: the interval between samples at each step."""
+        interval = self.config.data.interval
+        return schedules.Interval(max(self.config.run.steps, 1), interval[0], interval[-1])
 
 
 @dataclass(frozen=True, eq=False)
@@ -210,6 +216,10 @@ class Example:
     guardian: Guardian | None
     safe_set: SafeSet | None
     embedding: Array | None
+    rules: Any
+    """A rule, several, or None."""
+    options: dict[str, Any]
+    """What the rules' module says beside them: options of `GuardedEnv`."""
 
     @property
     def spec(self) -> Spec | None:
@@ -219,7 +229,7 @@ class Example:
 
 def _frame_dtypes(space: gym.Space, stack: int) -> Any:
     if isinstance(space, gym.spaces.Dict):
-        return {key: _dtype(part) for key, part in space.spaces.items()}
+        return trees.map_leaves(_dtype, dict(space.spaces))
     whole = _dtype(space)
     return whole if stack == 1 else np.dtype((whole.base, whole.shape[1:]))
 

@@ -1,9 +1,10 @@
 """The training loop: Learner, Guardian, data and environments meet here."""
 
 import math
+import os
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 from typing import Any, Protocol
@@ -12,41 +13,49 @@ import gymnasium as gym
 import numpy as np
 import torch
 
+from rlpd_gx import trees
+from rlpd_gx.envs.description import describe
 from rlpd_gx.errors import GxError
 from rlpd_gx.guardian import Audit, GuardedEnv
-from rlpd_gx.learner import Diverged
-from rlpd_gx.loop.evaluate import Evaluation, ShadowCounts, evaluate
-from rlpd_gx.loop.lanes import Outcome
+from rlpd_gx.learner import Diverged, Learner
+from rlpd_gx.loop.evaluate import Evaluation, count, evaluate
 from rlpd_gx.loop.run_folder import RunFolder
 from rlpd_gx.loop.task import Task
 from rlpd_gx.replay.hybrid import Hybrid
 from rlpd_gx.replay.ring import Ring
-from rlpd_gx.types import Array, Batch
+from rlpd_gx.types import Array, Batch, Tally, Transition
 
 CALIBRATION_BLOCKS = 50
 EVALUATION_SEED = 1_000_000  # evaluations begin from states that training never begins from
 
 
+COMPLETE_SHARE = 0.1  # of states whose complete safe set is asked for, where rules may leave actions untested
+
+
 class Watcher(Protocol):
-    """Who looks on: a progress bar, TensorBoard, a test."""
+    """Callbacks that observe a run: a progress bar, TensorBoard, a test."""
 
     def step(self, trainer: "Trainer") -> None:
-        """After each step of all lanes."""
+        """Called after each step."""
 
     def row(self, kind: str, step: int, values: dict[str, Any]) -> None:
-        """For each row of metrics."""
+        """Called with each row of metrics."""
+
+
+Save = Callable[["Trainer"], None]
 
 
 class Trainer:
-    """One run. `train()` goes from where it is to the end; `loop/resume.py` knows how to save and restore it."""
+    """One run. `train()` goes from where it is to the end; `loop/resume.py` saves and restores it."""
 
     def __init__(self, task: Task, folder: RunFolder, watchers: tuple[Watcher, ...] = ()) -> None:
         run, data = task.config.run, task.config.data
         self.task, self.folder, self.watchers = task, folder, watchers
-        torch.set_num_threads(run.threads)
-        self.learner = task.learner()
+        self.guard = task.guard
+        torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", 1)))  # equal threads give equal numbers
+        self.learner: Learner = task.learner()
         offline = task.offline
-        self.online = Ring(task.layout, min(data.capacity, run.steps * 2 + 2 * run.lanes), run.lanes)
+        self.online = Ring(task.layout, min(data.buffer_size, run.steps * 2 + 2 * run.num_envs), run.num_envs)
         sampling, proposing = np.random.SeedSequence(run.seed).spawn(2)
         self.hybrid = Hybrid(
             online=self.online,
@@ -54,17 +63,17 @@ class Trainer:
             sampler=task.sampler(self.learner),
             generator=np.random.default_rng(sampling),
             batch_size=data.batch_size,
-            updates=data.updates_per_step,
+            updates=data.updates,
             stack=task.example.stack,
             gamma=data.gamma,
         )
         self.generator = np.random.default_rng(proposing)
-        names = ["audit.jsonl"] if run.lanes == 1 else [f"audit-{i}.jsonl" for i in range(run.lanes)]
-        self.lanes = task.lanes([task.make_env(audit=folder.path / n) for n in names])
-        self.evaluation_lane = task.lanes([task.make_env(evaluation=True)])
+        names = ["audit.jsonl"] if run.num_envs == 1 else [f"audit-{i}.jsonl" for i in range(run.num_envs)]
+        self.environments = task.environments([task.make_env(audit=folder.path / n) for n in names])
+        self.evaluation_environment = task.environments([task.make_env(evaluation=True)])
         audits = self.audits()
         self.near_miss = audits[0].near_miss if audits else 0.0
-        self.dss, self.dts = task.mix(), task.interval()
+        self.dss, self.dts = task.dss(), task.dts()
         self.step, self.warm_updates, self.owed_updates, self.updates = 0, 0, 0, 0
         self.window = Window()
         self.seconds = {"environment": 0.0, "update": 0.0, "evaluation": 0.0, "checkpoint": 0.0, "total": 0.0}
@@ -75,51 +84,50 @@ class Trainer:
     # --- one training step -------------------------------------------------------------------------------
 
     def train_step(self) -> None:
-        """Propose, let the Guardian decide, execute, learn, remember."""
+        """Propose, certify and execute, sample and learn, store."""
         with self.timed("environment"):
-            complete = self.whole_sets()
-        proposed = self.propose(complete)
+            safe_sets = self.complete_safe_sets()
+        proposed = self.propose(safe_sets)
         with self.timed("environment"):
-            outcome = self.lanes.step(proposed, complete)
-        # Only now the sets are known from which the actions were chosen: the steps that led here are whole.
-        self.online.complete(outcome.safe_set)
+            transition = self.environments.step(proposed, safe_sets)
+        # The sets just certified from are the next safe sets of the steps before: those can be sampled now.
+        assert transition.safe_set is not None
+        self.online.complete(transition.safe_set)
         for _ in range(self.due_updates()):
             with self.timed("update"):
-                batch = self.hybrid.sample(mix=self.dss(self.step), interval=self.dts(self.step))
+                batch = self.hybrid.sample(self.dss(self.step), self.dts(self.step))
                 self.learn(batch)
-        self.remember(proposed, outcome)
-        self.step += len(self.lanes.lanes)
+        self.store(transition)
+        self.step += len(self.environments)
 
     def propose(self, safe_sets: Array | None) -> Array:
-        """Proposed actions [L, ...]."""
-        if self.step < self.task.config.run.random_steps:
+        """Proposed actions [N, ...]."""
+        if self.step < self.random_steps:
             return self.random_actions()
-        return self.learner.act(self.lanes.observation, safe_sets)
+        return self.learner.act(self.environments.observation, safe_sets)
 
-    def whole_sets(self) -> Array | None:
-        """Codes [L, width] of the safe sets, where they must be known before an action is proposed."""
-        run, learner = self.task.config.run, self.task.config.learner
-        asked = learner.execution == "resample"
-        if self.lanes.lazy and not asked:  # a guarded backup needs some states of which everything is known
-            asked = self.generator.random() < run.complete_share
-        return self.lanes.safe_sets() if asked else None
+    def complete_safe_sets(self) -> Array | None:
+        """Codes [N, width] of the safe sets, where they must be known before an action is proposed."""
+        asked = self.learner.config.execution == "resample"
+        if self.environments.lazy and not asked:  # a guarded backup needs some complete sets
+            asked = self.generator.random() < COMPLETE_SHARE
+        return self.environments.safe_sets() if asked else None
+
+    @property
+    def random_steps(self) -> int:
+        """Steps with random proposals and no update, where there is no offline data to learn from."""
+        return 0 if self.task.offline is not None else max(self.task.config.data.learning_starts, 1)
 
     def due_updates(self) -> int:
-        """How many blocks of updates this step brings."""
-        data, run = self.task.config.data, self.task.config.run
-        if self.task.offline is None and self.step < max(data.learning_starts, 1):
+        """Blocks of updates that are due in this step."""
+        if self.step < self.random_steps:
             return 0
-        self.owed_updates += run.lanes
-        blocks, self.owed_updates = divmod(self.owed_updates, data.update_every)
+        self.owed_updates += len(self.environments)
+        blocks, self.owed_updates = divmod(self.owed_updates, self.task.config.data.update_every)
         return blocks
 
-    def calibrate(self) -> None:
-        """Tell the learner what observations are like."""
-        blocks = [self.hybrid.sample(self.dss(self.step)) for _ in range(CALIBRATION_BLOCKS)]
-        self.learner.calibrate([_rows(block.observation) for block in blocks])
-
-    def learn(self, batch: Batch) -> None:
-        """One block of updates; a block that is not finite is kept for whoever looks into it."""
+    def learn(self, batch: Batch[Array]) -> None:
+        """One block of updates; a minibatch that makes the loss infinite is kept for inspection."""
         if self.updates == 0 and self.task.config.learner.normalise:
             self.calibrate()
         try:
@@ -127,60 +135,56 @@ class Trainer:
             self.window.learned(self.learner.update(batch, progress=progress))
         except Diverged as error:
             path = self.folder.path / "diverged.npz"
-            np.savez(path, **_arrays(batch, error.minibatch))  # type: ignore[arg-type]
+            minibatch = trees.named_leaves(batch.minibatch(error.minibatch).arrays())
+            np.savez(path, **minibatch)
             raise GxError(
-                f"step {self.step}: {error}; that minibatch is in {path}, and the last checkpoint is as it was"
+                f"step {self.step}: {error}; that minibatch is in {path}, and the last checkpoint is unchanged"
             ) from None
         self.updates += len(batch.reward)
 
-    def remember(self, proposed: Array, outcome: Outcome) -> None:
-        """Store the step, count it, and begin again where episodes ended."""
-        self.online.add(
-            proposed_action=proposed.astype(self.online.layout.action.base, copy=False),
-            executed_action=outcome.executed_action.astype(self.online.layout.action.base, copy=False),
-            reward=outcome.reward,
-            terminated=outcome.terminated,
-            truncated=outcome.truncated,
-            margin=outcome.margin,
-            unsafe_event=outcome.unsafe_event,
-            next_observation=_single(self.lanes.newest(outcome.next_observation)),
-            next_safe_set=outcome.next_safe_set,
-            where=outcome.stepped,
-        )
-        self.window.stepped(outcome, self.near_miss)
-        for done in outcome.finished:
+    def store(self, transition: Transition) -> None:
+        """Write the step to the replay buffer, count it, and reset where episodes ended."""
+        self.online.add(self.guard.stored(transition))
+        self.window.stepped(transition, self.near_miss)
+        for done in self.environments.finished:
             self.last_score = done.score
             values = asdict(done)
             self.report("episode", **({"return": values.pop("score")} | values))
-        if outcome.ended.any():
+        if transition.ended.any():
             with self.timed("environment"):
-                self.lanes.reset(outcome.ended)
-            self.begin_lanes(outcome.ended)
+                self.environments.reset(transition.ended)
+            self.begin_episodes(transition.ended)
 
-    def begin_lanes(self, where: Array) -> None:
-        """Episodes begin in some lanes [L] bool, which have been reset."""
-        self.online.begin(_single(self.lanes.frame), where=where)
+    def begin_episodes(self, where: Array) -> None:
+        """Start episodes in the replay buffer for environments [N] bool that have been reset."""
+        self.online.begin(self.environments.frame, where=where)
+
+    def calibrate(self) -> None:
+        """Show the learner what observations look like."""
+        blocks = [self.hybrid.sample(self.dss(self.step)) for _ in range(CALIBRATION_BLOCKS)]
+        rows = [
+            trees.map_leaves(lambda v: v.reshape(-1, *v.shape[2:]), block.observation) for block in blocks
+        ]
+        self.learner.calibrate(rows)
 
     def random_actions(self) -> Array:
-        """Uniform actions [L, ...]."""
-        space = self.task.example.action_space
+        """Uniform actions [N, ...]."""
+        space, count = self.task.example.action_space, len(self.environments)
         if isinstance(space, gym.spaces.Discrete):
-            return self.generator.integers(space.n, size=len(self.lanes.lanes)) + space.start
+            return self.generator.integers(space.n, size=count) + space.start
         assert isinstance(space, gym.spaces.Box)
-        shape = (len(self.lanes.lanes), *space.shape)
-        return self.generator.uniform(space.low, space.high, shape).astype(space.dtype)
+        return self.generator.uniform(space.low, space.high, (count, *space.shape)).astype(space.dtype)
 
     # --- around it ---------------------------------------------------------------------------------------
 
     def begin(self) -> None:
         """The first resets; not called when a run is resumed."""
         run = self.task.config.run
-        seeds = [run.seed + lane for lane in range(run.lanes)]
-        everywhere = np.ones(run.lanes, bool)
-        self.lanes.reset(everywhere, seeds)
-        self.begin_lanes(everywhere)
+        everywhere = np.ones(run.num_envs, bool)
+        self.environments.reset(everywhere, [run.seed + i for i in range(run.num_envs)])
+        self.begin_episodes(everywhere)
 
-    def train(self, save: Any) -> dict[str, Any]:
+    def train(self, save: Save) -> dict[str, Any]:
         """Go on to the end; `save(trainer)` makes a checkpoint. Returns the result."""
         run, start = self.task.config.run, time.perf_counter()
         with self.signals():
@@ -196,9 +200,10 @@ class Trainer:
             self.evaluate()
         result = self.result()
         self.folder.write("result.json", result)
+        self.folder.release()
         return result
 
-    def warm_start(self, save: Any) -> None:
+    def warm_start(self, save: Save) -> None:
         """Updates before the first step."""
         total = self.task.config.run.warm_start_updates
         if total and self.task.offline is None:
@@ -206,22 +211,23 @@ class Trainer:
         before = self.warm_updates
         while self.warm_updates < total and self.stop_signal is None:
             with self.timed("update"):
-                self.learn(self.hybrid.sample(mix=0.0, interval=self.dts(0)))
-            self.warm_updates += self.task.config.data.updates_per_step
+                self.learn(self.hybrid.sample(0.0, self.dts(0)))
+            self.warm_updates += self.task.config.data.updates
             for watcher in self.watchers:
                 watcher.step(self)
         if self.warm_updates > before and self.stop_signal is None:
             self.report("train", **self.window.row())
             save(self)
 
-    def after_step(self, save: Any) -> None:
+    def after_step(self, save: Save) -> None:
         """Rows, evaluations and checkpoints, each when it is due."""
         run = self.task.config.run
         for watcher in self.watchers:
             watcher.step(self)
         last = self.step >= run.steps
         if self.crossed(run.log_every) or last:
-            self.report("train", mix=self.dss(self.step), interval=self.dts(self.step), **self.window.row())
+            ratio, interval = self.dss(self.step), self.dts(self.step)
+            self.report("train", online_ratio=ratio, interval=interval, **self.window.row())
         if last or (run.evaluate_every and self.crossed(run.evaluate_every)):
             self.evaluate()
         if last or self.crossed(run.checkpoint_every):
@@ -235,10 +241,10 @@ class Trainer:
         with self.timed("evaluation"):
             self.last_evaluation = evaluate(
                 self.learner,
-                self.evaluation_lane,
+                self.evaluation_environment,
                 episodes,
                 EVALUATION_SEED + 1_000 * run.seed,
-                sample=run.evaluation_policy == "sample",
+                sample=describe(run.env).sample_in_evaluation,
                 near_miss=self.near_miss,
             )
         self.report("evaluation", **self.last_evaluation.row())
@@ -251,8 +257,8 @@ class Trainer:
             watcher.row(kind, self.step, values)
 
     def crossed(self, every: int) -> bool:
-        """Whether a multiple of `every` lies in the last step of all lanes."""
-        return self.step // every > (self.step - len(self.lanes.lanes)) // every
+        """Whether a multiple of `every` lies in the last step of all environments."""
+        return self.step // every > (self.step - len(self.environments)) // every
 
     def result(self) -> dict[str, Any]:
         """What came out."""
@@ -261,18 +267,38 @@ class Trainer:
         audits = self.audits()
         return {
             "env": run.env, "preset": self.task.config.preset, "guard": run.guard if run.rules else "no rules",
-            "seed": run.seed, "steps": self.step, "updates": self.updates, "training": asdict(self.window.total),
+            "unsafe_events_watched": self.watches_unsafe_events,
+            "seed": run.seed, "steps": self.step, "updates": self.updates,
+            "training": {"steps": self.step, **self.window.total.as_dict()},
             "evaluation": self.last_evaluation.row(),
             "rules_fingerprint": None if self.task.example.guardian is None else self.task.example.guardian.fingerprint,
             "audit": Audit.total(audits).as_dict() if audits else {},
             "rows": asdict(self.hybrid.counts),
-            "simulated_steps": self.lanes.simulated_steps + self.evaluation_lane.simulated_steps,
+            "simulated_steps": self.environments.simulated_steps + self.evaluation_environment.simulated_steps,
             "seconds": {name: round(value, 3) for name, value in self.seconds.items()},
         }  # fmt: skip
 
+    @property
+    def corrects(self) -> bool:
+        """Whether the guard may execute another action than the proposed one."""
+        return bool(self.task.config.run.rules) and self.guard.mode == "enforce"
+
+    @property
+    def watches_unsafe_events(self) -> bool:
+        """Whether anything looks for unsafe events: without that, having seen none means nothing."""
+        watched = describe(self.task.config.run.env).reports_unsafe_events
+        return (
+            watched
+            or self.window.total.unsafe_events > 0
+            or any(
+                isinstance(m.env, GuardedEnv) and m.env.unsafe_event is not None
+                for m in self.environments.members
+            )
+        )
+
     def audits(self) -> list[Audit]:
-        """The audit of each lane."""
-        return [lane.env.audit for lane in self.lanes.lanes if isinstance(lane.env, GuardedEnv)]
+        """The audit of each guarded environment."""
+        return [m.env.audit for m in self.environments.members if isinstance(m.env, GuardedEnv)]
 
     @contextmanager
     def timed(self, what: str) -> Iterator[None]:
@@ -312,18 +338,17 @@ class Stopped(Exception):
 
 
 class Window:
-    """What happened since the last row of metrics, and in all."""
+    """What happened since the last row of metrics, and in total."""
 
     def __init__(self) -> None:
-        self.counts, self.total = ShadowCounts(), ShadowCounts()
+        self.tally, self.total = Tally(), Tally()
         self.sums: dict[str, float] = {}
         self.updates = 0
 
-    def stepped(self, outcome: Outcome, near_miss: float) -> None:
-        """Count a step of every lane."""
-        for i in np.flatnonzero(outcome.stepped).tolist():
-            for counts in (self.counts, self.total):
-                counts.add(outcome.verdicts[i], near_miss, bool(outcome.unsafe_event[i]))
+    def stepped(self, transition: Transition, near_miss: float) -> None:
+        """Count a step of every environment."""
+        for tally in (self.tally, self.total):
+            count(tally, transition, near_miss)
 
     def learned(self, metrics: dict[str, float]) -> None:
         """Add up the metrics of a block of updates."""
@@ -332,47 +357,18 @@ class Window:
             self.sums[name] = self.sums.get(name, 0.0) + value
 
     def row(self) -> dict[str, float]:
-        """Means since the last row; then it begins anew."""
+        """Means since the last row; then it starts over."""
         values = {name: value / self.updates for name, value in self.sums.items()}
-        rates = self.counts.rates() if self.counts.steps else {}
-        self.counts, self.sums, self.updates = ShadowCounts(), {}, 0
+        rates = self.tally.rates() if self.tally.proposals else {}
+        self.tally, self.sums, self.updates = Tally(), {}, 0
         return values | rates
 
     def state(self) -> dict[str, Any]:
         """For a checkpoint."""
-        return {
-            "counts": asdict(self.counts),
-            "total": asdict(self.total),
-            "sums": self.sums,
-            "updates": self.updates,
-        }
+        tallies = {"tally": self.tally.as_dict(), "total": self.total.as_dict()}
+        return tallies | {"sums": self.sums, "updates": self.updates}
 
     def load_state(self, state: dict[str, Any]) -> None:
         """The inverse of `state`."""
-        self.counts, self.total = ShadowCounts(**state["counts"]), ShadowCounts(**state["total"])
+        self.tally, self.total = Tally.from_dict(state["tally"]), Tally.from_dict(state["total"])
         self.sums, self.updates = dict(state["sums"]), state["updates"]
-
-
-def _single(observation: Any) -> Any:
-    """In the number type of the replay: 64-bit floats become 32-bit ones."""
-    if isinstance(observation, dict):
-        return {key: _single(part) for key, part in observation.items()}
-    return observation.astype(np.float32) if observation.dtype == np.float64 else observation
-
-
-def _arrays(batch: Batch, minibatch: int) -> dict[str, Array]:
-    """One minibatch of a block, as arrays by name."""
-    arrays: dict[str, Array] = {}
-    for name, value in vars(batch).items():
-        if isinstance(value, np.ndarray):
-            arrays[name] = value[minibatch]
-        elif isinstance(value, dict):
-            arrays |= {f"{name}/{key}": part[minibatch] for key, part in value.items()}
-    return arrays
-
-
-def _rows(observation: Any) -> Any:
-    """Observations [U, B, ...] as rows [U * B, ...]."""
-    if isinstance(observation, dict):
-        return {key: _rows(part) for key, part in observation.items()}
-    return observation.reshape(-1, *observation.shape[2:])

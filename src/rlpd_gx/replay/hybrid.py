@@ -1,14 +1,13 @@
 """Hybrid data: every minibatch holds an exact number of online rows, the rest is offline."""
 
-import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
 
+from rlpd_gx import trees
 from rlpd_gx.errors import GxError
-from rlpd_gx.replay import archive
 from rlpd_gx.replay.extent import Extent
 from rlpd_gx.replay.gather import Part, assemble
 from rlpd_gx.replay.ring import Ring
@@ -95,7 +94,7 @@ class Hybrid:
         return {
             "carry": self._carry,
             "counts": asdict(self.counts),
-            "generator": _plain(self._generator.bit_generator.state),
+            "generator": trees.map_leaves(_plain, self._generator.bit_generator.state),
         }
 
     def load_state(self, state: Mapping[str, Any]) -> None:
@@ -104,21 +103,6 @@ class Hybrid:
             raise GxError(f"the generator saved is a {kind}; pass np.random.Generator of one")
         self._generator.bit_generator.state = state["generator"]
         self._carry, self.counts = state["carry"], Counts(**state["counts"])
-
-    def save(self, path: str | os.PathLike[str]) -> None:
-        """Write ring, carried remainder, counts and generator to one file, or leave that file as it was."""
-        arrays, ring = ({}, None) if self.online is None else self.online.state()
-        archive.write(path, arrays, self.state() | {"ring": ring})
-
-    def restore(self, path: str | os.PathLike[str]) -> None:
-        """Go on where `save` left off, bit for bit, given the same offline data and settings."""
-        with archive.Reader(path) as saved:
-            state = saved.state
-            if (state["ring"] is None) != (self.online is None):
-                raise GxError(f"{path}: only one of the saved state and this one has an online ring")
-            self.load_state(state)
-            if self.online is not None:
-                self.online.restore(saved.read, state["ring"])
 
     def _wanted(self, mix: float) -> list[int]:
         """[updates] online rows of each minibatch, by rounding to the nearest and carrying the rest."""
@@ -162,8 +146,6 @@ class Hybrid:
         return order
 
 
-def _plain(state: Any) -> Any:
-    """A generator's state as JSON can hold it; some kinds keep arrays."""
-    if isinstance(state, dict):
-        return {key: _plain(value) for key, value in state.items()}
-    return state.tolist() if isinstance(state, np.ndarray) else state
+def _plain(part: Any) -> Any:
+    """A part of a generator's state as JSON can hold it; some kinds keep arrays."""
+    return part.tolist() if isinstance(part, np.ndarray) else part

@@ -9,11 +9,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from rlpd_gx import trees
 from rlpd_gx.errors import GxError
 from rlpd_gx.replay.extent import Extent
 from rlpd_gx.replay.storage import Storage
 from rlpd_gx.replay.timeline import Layout
-from rlpd_gx.types import Array, Observation
+from rlpd_gx.types import Array, Observation, Transition
 
 
 class Ring:
@@ -23,14 +24,13 @@ class Ring:
     The newest row of a lane is its present observation; a step is written into that row when it is taken:
 
         ring.begin(observation, safe_set)               after a reset
-        ring.add(..., next_observation, next_safe_set)  after each step
+        ring.add(transition)                            after each step
         ring.begin(observation, safe_set, where=ended)  after each reset of some environments
 
-    A safe set that is known only later may be left out there, and is written with `ring.complete(safe_set)`.
+    Safe sets that are known only later are written with `ring.complete(safe_set)`.
 
-    `next_observation` is the one the step led to, also where the environment has reset itself since then
-    (Gymnasium keeps it in `info["final_obs"]`). An environment that resets itself at its *next* step takes no
-    step then: leave it out of `add` with `where`, and call `begin` for it.
+    An environment that resets itself at its *next* step takes no step then: it is not `executed` in that transition,
+    and `begin` is called for it.
     """
 
     def __init__(
@@ -85,37 +85,25 @@ class Ring:
         self._write_observation(lanes, values, np.zeros(len(lanes), np.int32))
         self._open[lanes] = True
 
-    def add(
-        self,
-        *,
-        proposed_action: npt.ArrayLike,
-        executed_action: npt.ArrayLike,
-        reward: npt.ArrayLike,
-        terminated: npt.ArrayLike,
-        truncated: npt.ArrayLike,
-        margin: npt.ArrayLike,
-        unsafe_event: npt.ArrayLike,
-        next_observation: Observation,
-        next_safe_set: npt.ArrayLike | None = None,
-        where: npt.ArrayLike | None = None,
-    ) -> None:
-        """Write one step of each lane (of `where` [lanes] bool). Every argument is [lanes, ...]."""
-        lanes = self._chosen(where)
+    def add(self, transition: Transition) -> None:
+        """Write one step of each environment in which something was executed."""
+        lanes = self._chosen(transition.executed, "executed")
         if not self._open[lanes].all():
             closed = lanes[~self._open[lanes]].tolist()
             raise GxError(f"no episode is running in lanes {closed}: call begin after a reset, before add")
+        action = self.layout.action.base
         step = self._checked(
             {
-                "proposed_action": proposed_action,
-                "executed_action": executed_action,
-                "reward": reward,
-                "terminated": terminated,
-                "truncated": truncated,
-                "margin": margin,
-                "unsafe_event": unsafe_event,
+                "proposed_action": _cast(transition.proposed_action, action),
+                "executed_action": _cast(transition.executed_action, action),
+                "reward": transition.reward,
+                "terminated": transition.terminated,
+                "truncated": transition.truncated,
+                "margin": transition.margin,
+                "unsafe_event": transition.unsafe_event,
             }
         )
-        arrived = self._checked_arrival(next_observation, next_safe_set)
+        arrived = self._checked_arrival(transition.next_observation, transition.next_safe_set)
         rows = self._newest(lanes)
         for name, value in step.items():
             self._columns[name][rows] = value[lanes]
@@ -181,12 +169,12 @@ class Ring:
         arrays = {"records": record_bytes, **self.storage.large}
         return {name: array.reshape(self.lanes, -1, *array.shape[1:]) for name, array in arrays.items()}
 
-    def _chosen(self, where: npt.ArrayLike | None) -> Array:
+    def _chosen(self, where: npt.ArrayLike | None, name: str = "where") -> Array:
         if where is None:
             return np.arange(self.lanes)
         mask = np.asarray(where)
         if mask.shape != (self.lanes,) or mask.dtype != np.bool_:
-            raise GxError(f"where must be bool ({self.lanes},), got {mask.dtype} {mask.shape}")
+            raise GxError(f"{name} must be bool ({self.lanes},), got {mask.dtype} {mask.shape}")
         return np.flatnonzero(mask)
 
     def _checked(self, values: Mapping[str, npt.ArrayLike]) -> dict[str, Array]:
@@ -201,10 +189,7 @@ class Ring:
         return checked
 
     def _checked_arrival(self, observation: Observation, safe_set: npt.ArrayLike | None) -> dict[str, Array]:
-        if isinstance(observation, Mapping):
-            parts = {f"observation/{key}": part for key, part in observation.items()}
-        else:
-            parts = {"observation": observation}
+        parts = trees.named_leaves(observation, "observation")
         if parts.keys() != {name for name in self._dtypes if name.startswith("observation")}:
             raise GxError(f"the observation must be {self.layout.observation}, got {sorted(parts)}")
         if safe_set is None:  # zeros until it is completed: the row may hold the one of an older state
@@ -231,3 +216,10 @@ class Ring:
         for name, value in values.items():
             self._columns[name][rows] = value[lanes]
         self.timeline.episode_step[rows] = episode_step
+
+
+def _cast(action: npt.ArrayLike, dtype: np.dtype[Any]) -> Array:
+    """Actions in the number type of the buffer; environments are not strict about theirs."""
+    array = np.asarray(action)
+    same = array.dtype.kind == dtype.kind or {array.dtype.kind, dtype.kind} <= {"i", "u"}
+    return array.astype(dtype, copy=False) if same else array

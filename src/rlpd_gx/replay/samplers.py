@@ -108,7 +108,7 @@ class Stride:
         return Draw(rows, filled)
 
 
-def fixed(width: int) -> Stride:
+def fixed(width: int = 16) -> Stride:
     """Contiguous windows of constant width, whatever DTS says."""
     return Stride(width, constant_interval=1)
 

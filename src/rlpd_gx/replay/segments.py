@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from rlpd_gx import files, trees
 from rlpd_gx.errors import GxError
 from rlpd_gx.replay import archive
 from rlpd_gx.replay.ring import Ring
@@ -45,19 +46,14 @@ class Segments:
         lanes, places = _places(first, written, lane_rows)
         path = self.folder / f"{self._last_number() + 1:06d}.zip"
         rows = {"first": first.tolist(), "stop": written.tolist()}
+        for leftover in self.folder.glob(".*"):  # of a process that was killed while it wrote
+            leftover.unlink()
         try:
-            self.folder.mkdir(parents=True, exist_ok=True)
-            for leftover in self.folder.glob(".*"):  # of a process that was killed while it wrote
-                leftover.unlink()
-            changed = {name: array[lanes, places] for name, array in arrays.items()}
-            archive.write(path, changed, rows)
-        except OSError as error:
-            what = error.strerror or error
-            raise GxError(
-                f"{path} cannot be written ({what}); make room for it, then resume the run"
-            ) from error
+            archive.write(path, trees.index(arrays, (lanes, places)), rows)
+        except GxError as error:
+            raise GxError(f"{error}; make room for it, then resume the run") from error
         self.names = [old for old in self.names if (np.array(old["stop"]) > written - lane_rows).any()]
-        self.names.append({"name": path.name, "sha256": archive.sha256(path)} | rows)
+        self.names.append({"name": path.name, "sha256": files.sha256(path)} | rows)
         self._written = written
 
     def restore(self, ring: Ring, names: Sequence[Mapping[str, Any]], state: Mapping[str, Any]) -> None:
@@ -66,7 +62,7 @@ class Segments:
             path = self.folder / entry["name"]
             if not path.is_file():
                 raise GxError(f"{path} is missing; resume from a checkpoint that does not need it")
-            if archive.sha256(path) != entry["sha256"]:
+            if files.sha256(path) != entry["sha256"]:
                 raise GxError(f"{path} is damaged (its sha256 differs from the one in the checkpoint)")
 
         def read(name: str, target: Array) -> None:

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from rlpd_gx import trees
 from rlpd_gx.errors import GxError
 from rlpd_gx.types import Array, Observation
 
@@ -67,23 +68,14 @@ class Timeline:
     def layout(self) -> Layout:
         """Type and shape of a row."""
         return Layout(
-            observation={name: _row_dtype(part) for name, part in self.observation.items()}
-            if isinstance(self.observation, Mapping)
-            else _row_dtype(self.observation),
+            observation=trees.map_leaves(_row_dtype, self.observation),
             action=_row_dtype(self.executed_action),
             safe_set=_row_dtype(self.safe_set),
         )
 
     def columns(self) -> dict[str, Array]:
         """All arrays by flat name; parts of dicts are named like `observation/pixels` and `extras/x`."""
-        flat: dict[str, Array] = {}
-        for entry in fields(self):
-            value = getattr(self, entry.name)
-            if isinstance(value, Mapping):
-                flat |= {f"{entry.name}/{key}": part for key, part in value.items()}
-            else:
-                flat[entry.name] = value
-        return flat
+        return trees.named_leaves({entry.name: getattr(self, entry.name) for entry in fields(self)})
 
     @classmethod
     def from_columns(cls, flat: Mapping[str, Array]) -> Timeline:
@@ -138,10 +130,7 @@ class Layout:
 
     def columns(self) -> dict[str, np.dtype[Any]]:
         """Row dtype of every column, by flat name (see `Timeline.columns`)."""
-        if isinstance(self.observation, Mapping):
-            observation = {f"observation/{key}": dtype for key, dtype in self.observation.items()}
-        else:
-            observation = {"observation": self.observation}
+        observation = trees.named_leaves(self.observation, "observation")
         single, whole, flag = np.dtype(np.float32), np.dtype(np.int32), np.dtype(np.bool_)
         return observation | {
             "is_step": flag,

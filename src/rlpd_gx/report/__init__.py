@@ -1,5 +1,6 @@
 """Reports read run folders, never models: what is in the files is all they know."""
 
+from rlpd_gx.report.comparison import write_comparison
 from rlpd_gx.report.page import write_report
 
-__all__ = ["write_report"]
+__all__ = ["write_comparison", "write_report"]

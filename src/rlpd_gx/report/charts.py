@@ -7,13 +7,13 @@ from html import escape
 
 from rlpd_gx.report.records import Points
 
-_LEFT, _RIGHT, _TOP, _BOTTOM = 58, 14, 12, 42
+_LEFT, _RIGHT, _TOP, _BOTTOM = 58, 26, 12, 42  # the last label is centred on the right edge
 _MOST_POINTS = 400
 
 
 @dataclass(frozen=True)
 class Series:
-    """One thing drawn: a line, dots, or marks along the lower edge (which have no height)."""
+    """One thing drawn: a line, a dashed line, dots, or marks along the lower edge (which have no height)."""
 
     name: str
     points: Points
@@ -66,19 +66,22 @@ def legend(series: Sequence[Series]) -> str:
         return ""
     shapes = {
         "line": '<line x1="0" x2="18" y1="6" y2="6"/>',
+        "dashed": '<line x1="0" x2="18" y1="6" y2="6"/>',
         "dots": '<circle cx="9" cy="6" r="3.2"/>',
         "marks": '<path d="M9 2 l4 8 h-8 z"/>',
     }
-    keys = [
-        f'<span><svg class="key {s.kind} c{s.colour}" viewBox="0 0 18 12" aria-hidden="true">{shapes[s.kind]}</svg>'
-        f"{escape(s.name)}</span>"
-        for s in shown
-    ]
+    keys = []
+    for s in shown:
+        kind = "line dashed" if s.kind == "dashed" else s.kind
+        keys.append(
+            f'<span><svg class="key {kind} c{s.colour}" viewBox="0 0 18 12" aria-hidden="true">{shapes[s.kind]}</svg>'
+            f"{escape(s.name)}</span>"
+        )
     return f'<p class="legend">{"".join(keys)}</p>'
 
 
 def binned(points: Points, most: int = _MOST_POINTS) -> Points:
-    """At most so many points, each the mean of as many neighbours."""
+    """At most `most` points, each the mean of equally many neighbours."""
     steps, values = points
     if len(steps) <= most:
         return points
@@ -88,7 +91,7 @@ def binned(points: Points, most: int = _MOST_POINTS) -> Points:
 
 
 def thinned(points: Points, most: int = 2_000) -> Points:
-    """At most so many of the points, evenly chosen."""
+    """At most `most` of the points, evenly spaced."""
     every = -(-len(points[0]) // most) or 1
     return points[0][::every], points[1][::every]
 
@@ -128,7 +131,7 @@ def axis_number(value: float, among: Sequence[float], percent: bool = False) -> 
 
 
 def _decimals(step: float) -> int:
-    """As many as it takes to tell neighbours apart."""
+    """As many as it takes to distinguish neighbours."""
     return next((n for n in range(8) if abs(round(step, n) - step) < 1e-9 * step), 8)
 
 
@@ -141,9 +144,9 @@ def _drawn(series: Series, x: "Scale", y: "Scale", floor: int, percent: bool) ->
         )
         return f'<g class="marks c{series.colour}">{"".join(shapes)}</g>'
     spots = [(x(step), y(value)) for step, value in zip(steps, values, strict=True)]
-    if series.kind == "line" and len(spots) > 1:
+    if series.kind in ("line", "dashed") and len(spots) > 1:
         path = " ".join(f"{px:.1f},{py:.1f}" for px, py in spots)
-        return f'<polyline class="line c{series.colour}" points="{path}"/>'
+        return f'<polyline class="line {series.kind} c{series.colour}" points="{path}"/>'
     radius = 2.6 if series.kind == "dots" else 4
     dots = (
         f'<circle cx="{px:.1f}" cy="{py:.1f}" r="{radius}"><title>{_at(step)}: '
@@ -167,12 +170,12 @@ def _at(step: float) -> str:
 
 
 def _summary(shown: Sequence[Series]) -> str:
-    told = [
+    parts = [
         f"{s.name}: {len(s.points[0])} points"
         + ("" if s.kind == "marks" else f" from {number(min(s.points[1]))} to {number(max(s.points[1]))}")
         for s in shown
     ]
-    return "; ".join(told)
+    return "; ".join(parts)
 
 
 def _mean(values: Sequence[float]) -> float:

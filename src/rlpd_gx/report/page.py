@@ -7,15 +7,16 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from rlpd_gx.errors import GxError
+from rlpd_gx.files import write_bytes
 from rlpd_gx.report.charts import Series, binned, chart, legend, number, running_mean, thinned
 from rlpd_gx.report.records import Run, is_number, read_run
+from rlpd_gx.report.words import count, phases, results, unsafe_episodes
 
-_WINDOW = 20  # episodes in the running mean of returns
-_RATES = {  # name -> where the rows of metrics keep it
-    "interventions": ("interventions_rate", "intervention_rate"),
-    "forbidden proposals": ("forbidden_proposals_rate", "forbidden_rate"),
-    "near misses": ("near_misses_rate", "near_miss_rate"),
+WINDOW = 20  # episodes in the running mean of returns
+_RATES = {  # column -> name and kind of line; corrections usually coincide with forbidden proposals, so they are dashed
+    "near_misses_rate": ("near misses", "line"),
+    "forbidden_proposals_rate": ("forbidden proposals", "line"),
+    "corrections_rate": ("corrections", "dashed"),
 }
 _LEARNING = {  # what is shown first, and what it means
     "critic_loss": "Critic loss",
@@ -24,18 +25,8 @@ _LEARNING = {  # what is shown first, and what it means
     "td_error": "TD error",
     "entropy": "Entropy of the policy",
     "alpha": "Temperature alpha",
-    "mix": "Share of online rows (DSS)",
+    "online_ratio": "Online fraction (DSS)",
     "interval": "Interval in steps (DTS)",
-}
-_COUNTS = {
-    "steps": "Environment steps",
-    "interventions": "Interventions",
-    "forbidden_proposals": "Forbidden actions proposed",
-    "near_misses": "Near misses proposed",
-    "forbidden_executed": "Forbidden actions executed",
-    "inevitable": "Inevitable (no action allowed)",
-    "fallbacks": "Fallbacks",
-    "unsafe_events": "Unsafe events",
 }
 
 
@@ -43,21 +34,29 @@ def write_report(run_folder: str | os.PathLike[str]) -> Path:
     """Write `report.html` into a run folder from the files there, and return its path."""
     run = read_run(Path(run_folder))
     target = run.folder / "report.html"
-    temporary = target.with_suffix(".writing")
-    try:
-        temporary.write_text(page(run), encoding="utf-8")
-        temporary.replace(target)
-    except OSError as error:
-        temporary.unlink(missing_ok=True)
-        raise GxError(f"{target} cannot be written ({error.strerror or error})") from error
+    write_bytes(target, page(run).encode())
     return target
 
 
 def page(run: Run) -> str:
     """The whole page."""
     known = run.config | run.result
-    title = str(known.get("env") or run.folder.name)
     about = [f"{name} {known[name]}" for name in ("preset", "guard", "seed") if name in known]
+    notes = "".join(f'<p class="note">{escape(note)}</p>' for note in run.notes)
+    parts = [
+        notes,
+        _headline(run),
+        section("Return", _returns(run)),
+        section("Guard", _guard(run)),
+        section("Learning", _learning(run)),
+        section("Audit", _audit(run)),
+        section("Run again", _again(run)),
+    ]
+    return document(str(known.get("env") or run.folder.name), " · ".join(about), "\n".join(parts))
+
+
+def document(title: str, about: str, body: str) -> str:
+    """A page with its style; `body` is HTML."""
     style = files("rlpd_gx.report").joinpath("style.css").read_text(encoding="utf-8")
     return f"""<!doctype html>
 <html lang="en">
@@ -71,16 +70,10 @@ def page(run: Run) -> str:
 <header>
 <p class="eyebrow">RLPD-GX run report</p>
 <h1>{escape(title)}</h1>
-<p class="about">{escape(" · ".join(about))}</p>
+<p class="about">{escape(about)}</p>
 </header>
 <main>
-{"".join(f'<p class="note">{escape(note)}</p>' for note in run.notes)}
-{_headline(run)}
-{_section("Return", _returns(run))}
-{_section("Guard", _guard(run))}
-{_section("Learning", _learning(run))}
-{_section("Audit", _audit(run))}
-{_section("Run again", _again(run))}
+{body}
 </main>
 </body>
 </html>
@@ -89,31 +82,48 @@ def page(run: Run) -> str:
 
 def _headline(run: Run) -> str:
     evaluations, training = run.of("evaluation"), run.result.get("training") or {}
-    last = evaluations[-1] if evaluations else run.result.get("evaluation") or {}
-    returns = [value for value in last.get("returns") or [] if is_number(value)]
+    returns = [value for value in run.last_evaluation.get("returns") or [] if is_number(value)]
     steps = run.result.get("steps", run.last_step if run.rows else None)
     unsafe = training.get("unsafe_events", _sum(run.of("episode"), "unsafe_events"))
-    moved = training.get("interventions", _sum(run.of("episode"), "interventions"))
-    if "rules" in run.config and not run.config["rules"]:
-        violations, where = None, "no rules were given"
-    else:
-        violations = _sum([training, *evaluations], "forbidden_executed")
-        where = "in training and in all evaluations" if training else "in evaluations; training has not ended"
-        where = where if violations is not None else "not counted yet"
+    corrections = training.get("corrections", _sum(run.of("episode"), "corrections"))
+    watched = run.watches_unsafe_events
+    executed, inevitable = (
+        _sum([training, *evaluations], key) for key in ("forbidden_executed", "inevitable")
+    )
+    where = "in training and in all evaluations" if training else "in evaluations; training has not ended"
+    if run.guard == "no rules":
+        executed, where = None, "no rules were given"
+    elif executed is None:
+        where = "not counted yet"
+    elif inevitable:
+        where = f"{number(inevitable)} of them inevitable (no action was allowed); {where}"
     seconds = run.result.get("seconds")
     seconds = seconds.get("total") if isinstance(seconds, dict) else seconds
     updates = run.result.get("updates")
+    corrected = count(run, {"corrections": corrections}, "corrections")
     tiles = [
         (
             "Return",
-            last.get("mean"),
+            run.last_evaluation.get("mean"),
             f"{len(returns)} evaluation episodes, {number(min(returns))} to {number(max(returns))}"
             if returns
             else "no evaluation yet",
         ),
-        ("Forbidden actions executed", violations, where),
-        ("Unsafe events", unsafe, _share(unsafe, steps, "per 1,000 training steps", 1_000)),
-        ("Interventions", moved, _share(moved, steps, "% of training steps", 100)),
+        ("Forbidden actions executed", executed, where),
+        (
+            "Unsafe events",
+            unsafe if watched else "not watched" if run.result else None,
+            f"{unsafe_episodes(run)} training episodes; {_share(unsafe, steps, 'per 1,000 training steps', 1_000)}"
+            if watched
+            else "the rules' module defines no unsafe_event"
+            if run.result
+            else "known when the run ends",
+        ),
+        (
+            "Corrections",
+            corrected,
+            _share(corrections, steps, "% of training steps", 100) if corrected[0].isdigit() else "",
+        ),
         ("Environment steps", steps, f"{number(updates)} updates" if is_number(updates) else ""),
         (
             "Time",
@@ -129,8 +139,28 @@ def _headline(run: Run) -> str:
 
 
 def _returns(run: Run) -> str:
+    episodes = run.points("episode", "return")
+    training = [
+        Series("one training episode", thinned(episodes), "dots", 2),
+        Series(f"mean of the last {WINDOW}", binned(running_mean(episodes, WINDOW)), "line", 2),
+    ]
+    return _evaluations(run) + _figure(
+        run,
+        training,
+        "Training return",
+        f"Each training episode at the step where it ended, with the mean of the last {WINDOW}.",
+        "No training episode has ended yet.",
+    )
+
+
+def _evaluations(run: Run) -> str:
+    rows = run.of("evaluation")
+    if len(rows) == 1:  # a chart of one step would be empty but for its edge
+        returns = sorted(value for value in rows[0].get("returns") or [] if is_number(value))
+        text = f"One evaluation, at step {number(rows[0]['step'])}: {', '.join(map(number, returns))}."
+        return f"<h3>Evaluation return</h3><p>{escape(text)}</p>"
     dots: tuple[list[float], list[float]] = ([], [])
-    for row in run.of("evaluation"):
+    for row in rows:
         for value in row.get("returns") or []:
             if is_number(value):
                 dots[0].append(float(row["step"]))
@@ -139,30 +169,21 @@ def _returns(run: Run) -> str:
         Series("one evaluation episode", thinned(dots), "dots", 1),
         Series("mean of an evaluation", run.points("evaluation", "mean"), "line", 1),
     ]
-    episodes = run.points("episode", "return")
-    training = [
-        Series("one training episode", thinned(episodes), "dots", 2),
-        Series(f"mean of the last {_WINDOW}", binned(running_mean(episodes, _WINDOW)), "line", 2),
-    ]
     return _figure(
         run,
         evaluation,
         "Evaluation return",
-        "Whole episodes on an environment of their own: a dot for each, the line is their mean.",
+        "Whole episodes on a separate environment: a dot for each, and their mean.",
         "There is no evaluation in this run yet.",
-    ) + _figure(
-        run,
-        training,
-        "Training return",
-        f"Each training episode at the step where it ended, with the mean of the last {_WINDOW}.",
-        "No training episode has ended yet.",
     )
 
 
 def _guard(run: Run) -> str:
+    guarded = count(run, {"corrections": 0}, "corrections") == "0"
     rates = [
-        Series(name, binned(run.points("train", *columns)), "line", colour)
-        for colour, (name, columns) in enumerate(_RATES.items(), 1)
+        Series(name, binned(run.points("train", column)), kind, colour)
+        for colour, (column, (name, kind)) in zip((3, 2, 1), _RATES.items(), strict=True)
+        if guarded or column != "corrections_rate"
     ]
     events = [
         float(r["step"])
@@ -170,39 +191,30 @@ def _guard(run: Run) -> str:
         if is_number(r.get("unsafe_events")) and r["unsafe_events"]
     ]
     marks = Series("episode with an unsafe event", (events, [0.0] * len(events)), "marks", 4)
-    told = f"in {number(len(events))} training episodes" if events else "none in any training episode"
     timeline = _figure(
         run,
         [*rates, marks],
         "Guard timeline",
-        "Shares of the policy's proposals since the row before. Forbidden: g = 0. Near miss: allowed, but close to the "
-        f"boundary. Unsafe events: {told}.",
-        "No rates were measured: the run has no guard, or has not logged a row yet.",
+        "Fractions of the policy's proposals since the previous row. Forbidden: g = 0. Near miss: allowed, but close "
+        f"to the boundary. Training episodes with an unsafe event: {unsafe_episodes(run)}.",
+        "No rates were measured: the run has no rules, or has not logged a row yet.",
         percent=True,
     )
-    columns: dict[str, dict[str, Any]] = {}
-    if isinstance(training := run.result.get("training"), dict):
-        columns["Training"] = training
-    if evaluations := run.of("evaluation"):
-        columns["Last evaluation"] = evaluations[-1]
-    rows = [
-        (label, *(values.get(key) for values in columns.values()))
-        for key, label in _COUNTS.items()
-        if any(key in values for values in columns.values())
-    ]
-    counts = _table(["", *columns], rows) if rows else "<p class='empty'>No counts were kept.</p>"
-    return timeline + f"<h3>Counts</h3>{counts}"
+    if not phases(run):
+        return timeline + "<h3>Counts</h3><p class='empty'>No counts were kept.</p>"
+    heads, *rows = results([run])
+    return timeline + f"<h3>Counts</h3>{table(heads, rows)}"
 
 
 def _learning(run: Run) -> str:
     names = {name for row in run.of("train") for name, value in row.items() if is_number(value)}
-    names -= {"step", *(column for columns in _RATES.values() for column in columns)}
+    names -= {"step", *_RATES}
     first = [name for name in _LEARNING if name in names]
     more = sorted(names - set(first))
     if not names:
         return "<p class='empty'>No row of training metrics was logged yet.</p>"
     size = max(1, -(-len(run.of("train")) // 400))
-    caption = "Means over the updates since the row before" + (
+    caption = "Means over the updates since the previous row" + (
         f"; each point stands for {size} rows." if size > 1 else "."
     )
     folded = f"<details><summary>{len(more)} more</summary>{_small(run, more)}</details>" if more else ""
@@ -232,7 +244,7 @@ def _nested(title: str, values: Mapping[str, Any]) -> Iterable[str]:
     if title:
         yield f"<h3>{escape(title)}</h3>"
     if plain:
-        yield f'<div class="columns">{_table([], plain)}</div>'
+        yield f'<div class="columns">{table([], plain)}</div>'
     elif not values:
         yield "<p class='empty'>None.</p>"
     parts = {key: value for key, value in values.items() if isinstance(value, dict)}
@@ -244,7 +256,7 @@ def _nested(title: str, values: Mapping[str, Any]) -> Iterable[str]:
     ):
         fields = list(dict.fromkeys(field for part in parts.values() for field in part))
         rows = [(key, *(part.get(field) for field in fields)) for key, part in parts.items()]
-        yield _table(["", *map(_words, fields)], rows)
+        yield table(["", *map(_words, fields)], rows)
         return
     for key, part in parts.items():
         yield from _nested(f"{title} / {_words(key)}" if title else _words(key), part)
@@ -259,12 +271,12 @@ def _again(run: Run) -> str:
         else "<p class='empty'>The command is not known: config.json does not hold it.</p>"
     )
     settings = (
-        f'<div class="columns">{_table([], list(config.items()))}</div>'
+        f'<div class="columns">{table([], list(config.items()))}</div>'
         if config
         else "<p class='empty'>There is no config.</p>"
     )
     versions = (
-        f'<div class="columns">{_table([], list(run.versions.items()))}</div>'
+        f'<div class="columns">{table([], list(run.versions.items()))}</div>'
         if run.versions
         else "<p class='empty'>The versions are not known.</p>"
     )
@@ -280,7 +292,7 @@ def _figure(
     return f"<figure><h3>{escape(title)}</h3>{legend(series)}{drawn}<figcaption>{escape(caption)}</figcaption></figure>"
 
 
-def _table(heads: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
+def table(heads: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
     """The first column names the rows; numbers are aligned to the right."""
     names = "".join(f'<th scope="col">{escape(head)}</th>' for head in heads)
     head = f"<thead><tr>{names}</tr></thead>" if heads else ""
@@ -295,7 +307,8 @@ def _table(heads: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
     return f"<table>{head}<tbody>{body}</tbody></table>"
 
 
-def _section(title: str, content: str) -> str:
+def section(title: str, content: str) -> str:
+    """A part of the page under its title."""
     return f"<section><h2>{escape(title)}</h2>{content}</section>"
 
 

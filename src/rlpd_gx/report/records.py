@@ -27,6 +27,36 @@ class Run:
     """What is missing."""
 
     @property
+    def title(self) -> str:
+        """Environment, preset and seed."""
+        known = self.config | self.result
+        about = [f"seed {known['seed']}"] if "seed" in known else []
+        return (
+            ", ".join([str(known[name]) for name in ("env", "preset") if known.get(name)] + about)
+            or self.folder.name
+        )
+
+    @property
+    def guard(self) -> str:
+        """Which guard the run had; `no rules` where there was nothing to guard with."""
+        if "rules" in self.config and not self.config["rules"]:
+            return "no rules"
+        return str(self.result.get("guard") or self.config.get("guard") or "guardian")
+
+    @property
+    def watches_unsafe_events(self) -> bool:
+        """Whether anything looked for unsafe events."""
+        if isinstance(watched := self.result.get("unsafe_events_watched"), bool):
+            return watched
+        return any(row.get("unsafe_events") for row in self.rows)
+
+    @property
+    def last_evaluation(self) -> dict[str, Any]:
+        """The row of the last evaluation."""
+        evaluations = self.of("evaluation")
+        return evaluations[-1] if evaluations else self.result.get("evaluation") or {}
+
+    @property
     def last_step(self) -> float:
         """Of all rows."""
         return float(self.rows[-1]["step"]) if self.rows else 0.0
@@ -35,14 +65,10 @@ class Run:
         """The rows of one kind."""
         return [row for row in self.rows if row["kind"] == kind]
 
-    def points(self, kind: str, *names: str) -> Points:
-        """The steps and finite values of the first of these names that the rows of a kind have."""
-        rows = self.of(kind)
-        for name in names:
-            found = [(float(row["step"]), float(row[name])) for row in rows if is_number(row.get(name))]
-            if found:
-                return [step for step, _ in found], [value for _, value in found]
-        return [], []
+    def points(self, kind: str, name: str) -> Points:
+        """The steps and finite values of a column in the rows of a kind."""
+        found = [(float(row["step"]), float(row[name])) for row in self.of(kind) if is_number(row.get(name))]
+        return [step for step, _ in found], [value for _, value in found]
 
 
 def is_number(value: Any) -> TypeGuard[float]:
@@ -57,7 +83,8 @@ def read_run(folder: Path) -> Run:
         raise GxError(f"{folder} holds no run (none of {', '.join(names)} is there); give the folder of one")
     notes: list[str] = []
     config, versions, result = (_json(folder / name, notes) for name in names[:3])
-    return Run(folder, config, versions, result, _rows(folder / names[3], notes), notes)
+    rows = _rows(folder / names[3], notes)
+    return Run(folder, config, versions, result, rows, notes)
 
 
 def _json(path: Path, notes: list[str]) -> dict[str, Any]:

@@ -1,10 +1,9 @@
 """Rules say which actions are allowed. The Guardian enforces them, the environments bring some along."""
 
-from rlpd_gx.rules.fingerprint import code_of, fingerprint
+from rlpd_gx.rules import forms
+from rlpd_gx.rules.fingerprint import code_of, fingerprint, unreadable
 from rlpd_gx.rules.lookahead import Lookahead, Model, Place, Twin
 from rlpd_gx.rules.rule import (
-    BOOLEAN,
-    SETS,
     Atom,
     Combined,
     Rule,
@@ -14,6 +13,7 @@ from rlpd_gx.rules.rule import (
     ellipsoid_rule,
     halfspace_rule,
     l1_rule,
+    maker,
     margin_rule,
     margins_rule,
     mask_rule,
@@ -22,8 +22,6 @@ from rlpd_gx.rules.rule import (
 )
 
 __all__ = [
-    "BOOLEAN",
-    "SETS",
     "Atom",
     "Combined",
     "Lookahead",
@@ -37,11 +35,14 @@ __all__ = [
     "conjuncts",
     "ellipsoid_rule",
     "fingerprint",
+    "forms",
     "halfspace_rule",
     "l1_rule",
+    "maker",
     "margin_rule",
     "margins_rule",
     "mask_rule",
     "positive_sum_rule",
     "rule",
+    "unreadable",
 ]

@@ -1,30 +1,54 @@
 """A fingerprint of a rule: the same code with the same numbers gives the same text, all else another one.
 
-Safe sets are stored with data and checkpoints; the fingerprint is what says whether they still hold. It reads
-compiled code, so comments do not matter, and another version of Python may give another text: then safe sets are
-computed anew, which costs time but never safety. The same holds for rules that use objects nobody can read.
+Safe sets are stored with data and checkpoints; the fingerprint says whether they still hold. It reads compiled code
+(`bytecode`), so comments, docstrings and line numbers do not matter. Another version of Python may give another text:
+then safe sets are computed again, which costs time but never safety.
+
+What counts:
+- functions: their code, defaults, closure and attributes, and every name they read: globals, names behind dots
+  (`limits.LIMIT`, `package.limits.LIMIT`), names imported inside the function, and what those use in turn. A module
+  that is used in any other way (passed on, given another name, read with getattr) counts with everything in it.
+- classes with their bases, objects with their class and all attributes, arrays with their bytes, dicts in their order.
+- decorated, cached and partial functions: what they wrap.
+- installed packages and the standard library: by the name of what is used, not by its code; plain data in an installed
+  package by value. What a package makes when it is called (a wrapper, an interpolator) counts by its contents.
+
+What nobody can read (an open file, a compiled module of one's own, `eval`, `open` or `importlib` called by the rule,
+the process environment) gets a text that no other process shares, so that nothing stored is ever taken to match;
+`unreadable` names such things.
 """
 
 import ast
+import builtins
+import functools
 import hashlib
+import importlib
+import os
 import sys
+import sysconfig
+import threading
 import types
+import typing
 import uuid
-from collections.abc import Iterator, Mapping
-from functools import partial
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
+from importlib.machinery import ExtensionFileLoader
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from rlpd_gx.rules.bytecode import Import, analyse, inner
+
 
 def fingerprint(*things: Any) -> str:
     """A short hexadecimal text for any mix of functions and plain data."""
-    digest = hashlib.sha256()
-    own = frozenset(str(getattr(t, "__module__", "")).partition(".")[0] for t in things if callable(t))
-    for text in _texts(things, (), own | {"__main__"}):
-        digest.update(text if isinstance(text, bytes) else f"<{text}>".encode())
-    return digest.hexdigest()[:16]
+    return _read(things).digest.hexdigest()[:16]
+
+
+def unreadable(*things: Any) -> list[str]:
+    """What their fingerprint cannot cover: then it differs from process to process."""
+    return list(dict.fromkeys(_read(things).unreadable))
 
 
 def code_of(file: str) -> str:
@@ -41,113 +65,474 @@ def code_of(file: str) -> str:
     return ast.dump(tree)
 
 
-def _texts(thing: Any, above: tuple[int, ...], own: frozenset[str]) -> Iterator[str | bytes]:
-    """What tells `thing` apart, piece by piece; `above` are the objects it stands in, `own` the rule's packages."""
-    if isinstance(thing, (bool, int, float, complex, str, bytes, type(None), type(Ellipsis))):
-        yield f"{type(thing).__name__}:{thing!r}"
-        return
-    if id(thing) in above:
-        yield f"again:{len(above) - above.index(id(thing))}"
-        return
-    above = (*above, id(thing))
-    if isinstance(thing, types.ModuleType):
-        yield f"module:{thing.__name__}"
-    elif isinstance(thing, np.ndarray) or _is_tensor(thing):
-        array = np.ascontiguousarray(thing.detach().cpu().numpy() if _is_tensor(thing) else thing)
-        yield f"array:{array.dtype}:{array.shape}"
-        yield from _texts(array.tolist(), above, own) if array.dtype.hasobject else (array.tobytes(),)
-    elif isinstance(thing, np.generic):
-        yield f"{thing.dtype}:{thing!r}"
-    elif isinstance(thing, (list, tuple)):
-        yield f"sequence:{len(thing)}"
-        for item in thing:
-            yield from _texts(item, above, own)
-    elif isinstance(thing, (set, frozenset)):
-        yield f"set:{len(thing)}"
-        yield from sorted(repr(list(_texts(item, above, own))) for item in thing)
-    elif isinstance(thing, Mapping):
-        yield f"mapping:{len(thing)}"
-        for key in sorted(thing, key=repr):
-            yield from _texts((key, thing[key]), above, own)
-    elif isinstance(thing, partial):
-        yield from _texts(("partial", thing.func, thing.args, thing.keywords), above, own)
-    elif isinstance(thing, types.MethodType):
-        yield from _texts(("method", thing.__func__, thing.__self__), above, own)
-    elif isinstance(thing, (types.GetSetDescriptorType, types.MemberDescriptorType)):
-        yield f"descriptor:{thing.__qualname__}"
-    elif isinstance(thing, types.UnionType):  # an annotation such as float | None
-        yield f"union:{thing!r}"
-    elif isinstance(thing, types.CodeType):
-        yield from _texts(
-            ("code", thing.co_code, thing.co_names, thing.co_varnames, thing.co_consts), above, own
-        )
-    elif _is_library(thing, own):
-        yield f"library:{getattr(thing, '__module__', '')}.{getattr(thing, '__qualname__', repr(thing))}"
-    elif isinstance(thing, types.FunctionType):
-        yield from _function(thing, above, own)
-    elif isinstance(thing, (staticmethod, classmethod)):
-        yield from _texts(("static", thing.__func__), above, own)
-    elif isinstance(thing, property):
-        yield from _texts(("property", thing.fget), above, own)
-    elif isinstance(thing, type):
-        yield f"class:{thing.__qualname__}"
-        for base in thing.__mro__:
-            if not _is_library(base, own):
-                yield from _texts({k: v for k, v in vars(base).items() if k not in _BOOKKEEPING}, above, own)
-    elif isinstance(getattr(thing, "fingerprint", None), str):
-        yield f"own:{thing.fingerprint}"
-    else:
-        yield from _object(thing, above, own)
-
-
-def _function(
-    function: types.FunctionType, above: tuple[int, ...], own: frozenset[str]
-) -> Iterator[str | bytes]:
-    """Code, defaults, closure, and the globals it names - also those behind a dot of the user's own modules."""
-    code = function.__code__
-    cells = [_content(cell) for cell in function.__closure__ or ()]
-    yield from _texts((code, function.__defaults__, function.__kwdefaults__, cells), above, own)
-    names = _names(code)
-    for name in sorted(names & set(function.__globals__)):
-        value = function.__globals__[name]
-        yield name
-        yield from _texts(value, above, own)
-        if isinstance(value, types.ModuleType) and not _is_library(value, own):
-            for attribute in sorted(names & set(vars(value))):
-                yield from _texts((attribute, vars(value)[attribute]), above, own)
-
-
-def _object(thing: Any, above: tuple[int, ...], own: frozenset[str]) -> Iterator[str | bytes]:
-    """Any other object: its class, and what it takes to make it again."""
-    kind = type(thing)
-    yield f"object:{kind.__module__}.{kind.__qualname__}"
-    yield from _texts(kind, above, own)
-    try:
-        parts = thing.__reduce_ex__(2)
-    except (
-        Exception
-    ):  # of such an object nobody can tell whether it changes: no other process shares this text
-        yield f"unknown:{_THIS_PROCESS}:{thing!r}"
-        return
-    made = parts if isinstance(parts, str) else [list(p) if isinstance(p, Iterator) else p for p in parts]
-    yield from _texts(made, above, own)
-
-
 _THIS_PROCESS = uuid.uuid4().hex
+_PLAIN = (bool, int, float, complex, str, bytes, type(None), type(Ellipsis), type(NotImplemented))
+_LOCKS = (type(threading.Lock()), type(threading.RLock()), threading.Condition, threading.Event)
 _BOOKKEEPING = {
+    "__abstractmethods__",
+    "__annotate__",
+    "__annotate_func__",
+    "__annotations__",
+    "__annotations_cache__",
     "__dict__",
-    "__weakref__",
     "__doc__",
-    "__module__",
     "__firstlineno__",
+    "__module__",
+    "__orig_bases__",
+    "__parameters__",
     "__static_attributes__",
+    "__type_params__",
+    "__weakref__",
+    "_abc_impl",
+}
+_ELSEWHERE = (  # what brings in things that are not in the code
+    *("builtins.eval", "builtins.exec", "builtins.compile", "builtins.__import__", "builtins.globals"),
+    *("builtins.open", "io.open", "_io.open", "builtins.input", "os.environ", "os.getenv", "os.open"),
+    *("sys.modules", "sys.argv", "importlib", "_frozen_importlib", "ctypes", "runpy", "pkgutil"),
+    *("numpy.load", "numpy.loadtxt", "numpy.genfromtxt", "numpy.fromfile", "numpy.memmap"),
+)
+_FILE_READERS = {"read_text", "read_bytes"}  # of a path
+_STANDARD_LIBRARY = {os.path.realpath(p) for n in ("stdlib", "platstdlib") if (p := sysconfig.get_path(n))}
+
+
+class _Reader:
+    """Puts what tells things apart into a digest, in an order that is the same in every process."""
+
+    def __init__(self, own: frozenset[str]) -> None:
+        self.digest = hashlib.sha256()
+        self.unreadable: list[str] = []
+        self._own = own  # packages that count as the rule's own code, wherever they are installed
+        self._seen: dict[int, tuple[int, Any]] = {}  # functions, classes, modules, objects: each is read once
+        self._above: list[int] = []  # containers being read
+        self._where: list[str] = []
+
+    def put(self, *texts: str | bytes) -> None:
+        for text in texts:
+            content = text if isinstance(text, bytes) else text.encode()
+            self.digest.update(b"%d:" % len(content))
+            self.digest.update(content)
+
+    def read(self, thing: Any, name: str = "") -> None:
+        """Anything; `name` is how a person would find it."""
+        if type(thing) in _PLAIN:
+            self.put(type(thing).__name__, repr(thing))
+            return
+        self._where += [name] if name else []
+        if (part := self._part(thing)) is not None:
+            self._once(thing, part)
+        elif id(thing) in self._above:
+            self.put("again", str(len(self._above) - self._above.index(id(thing))))
+        else:
+            self._above.append(id(thing))
+            self._container(thing)
+            self._above.pop()
+        if name:
+            self._where.pop()
+
+    def read_all(self, things: Iterable[Any]) -> None:
+        for thing in things:
+            self.read(thing)
+
+    def read_named(self, things: Mapping[str, Any], leave_out: Iterable[str] = ()) -> None:
+        """A namespace: in the order of its names."""
+        for name in sorted(set(things) - set(leave_out)):
+            self.put(name)
+            self.read(things[name], name)
+
+    def mark(self, what: str) -> None:
+        """What cannot be read."""
+        where = ".".join(self._where)
+        self.unreadable.append(f"{what} in {where}" if where else what)
+        self.put("unreadable", _THIS_PROCESS)
+
+    def _once(self, thing: Any, part: Callable[[Any], None]) -> None:
+        if id(thing) in self._seen:
+            self.put("seen", str(self._seen[id(thing)][0]))
+            return
+        self._seen[id(thing)] = (len(self._seen), thing)
+        part(thing)
+
+    def _container(self, thing: Any) -> None:
+        """Data without an identity of its own: two equal lists count as one list used twice."""
+        if type(thing) in (list, tuple):
+            self.put("sequence", str(len(thing)))
+            self.read_all(thing)
+        elif type(thing) in (dict, types.MappingProxyType):
+            self.put("mapping", str(len(thing)))
+            for key, value in thing.items():
+                self.read(key)
+                self.read(value, f"[{key!r}]" if type(key) in _PLAIN else "")
+        elif type(thing) in (set, frozenset):
+            self.put("set", *sorted(self._apart(item) for item in thing))
+        elif type(thing) is types.CodeType:
+            self._code(thing)
+        elif isinstance(thing, np.generic):
+            self.put("number", str(thing.dtype), thing.tobytes())
+        elif _is_tensor(thing):
+            self._tensor(thing)
+        else:
+            self._array(thing)
+
+    def _apart(self, thing: Any) -> bytes:
+        """The digest of one thing by itself, for what has no order."""
+        reader = _Reader(self._own)
+        reader._where, reader._above, reader._seen = self._where, self._above, dict(self._seen)
+        reader.read(thing)
+        self.unreadable += reader.unreadable
+        return reader.digest.digest()
+
+    def _array(self, array: Any) -> None:
+        self.put("array", str(array.dtype), str(array.shape))
+        if array.dtype.hasobject:
+            self.read(array.tolist())
+        else:
+            self.put(array.tobytes())
+
+    def _tensor(self, tensor: Any) -> None:
+        self.put("tensor", str(tensor.dtype), str(tuple(tensor.shape)))
+        try:
+            self.read(tensor.detach().cpu().contiguous().view(sys.modules["torch"].uint8).numpy())
+        except Exception:  # a single number, or a layout without plain memory
+            self.read(tensor.detach().cpu().tolist())
+
+    def _part(self, thing: Any) -> Callable[[Any], None] | None:
+        """How to read what has an identity; None for plain containers."""
+        kind = type(thing)
+        if kind in (list, tuple, dict, set, frozenset, types.MappingProxyType, types.CodeType, np.ndarray):
+            return None
+        if _is_tensor(thing) or (isinstance(thing, np.generic) and not isinstance(thing, np.object_)):
+            return None
+        if isinstance(thing, types.ModuleType):
+            return self._module
+        if thing is os.environ or (self._is_library_name(thing)):
+            return self._by_name
+        if isinstance(thing, types.FunctionType):
+            return self._function
+        if isinstance(thing, type):
+            return self._class
+        if kind in _SIMPLE:
+            return self._simple
+        return self._object
+
+    def _by_name(self, thing: Any) -> None:
+        """Something that an installed package, or Python itself, holds under its name."""
+        module, name = ("os", "environ") if thing is os.environ else _address(thing)
+        self._named(module, name)
+
+    def _named(self, module: str, name: str) -> None:
+        full = f"{module}.{name}"
+        self.put("library", full)
+        if any(full == hidden or full.startswith(f"{hidden}.") for hidden in _ELSEWHERE):
+            self.mark(full.removeprefix("builtins."))
+
+    def _is_library_name(self, thing: Any) -> bool:
+        module, name = _address(thing)
+        return bool(name) and self._is_library(module) and _at(sys.modules[module], name) is thing
+
+    def _is_library(self, name: str) -> bool:
+        """Whether a module is not the rule's own code: built in, or installed with another package."""
+        if name.partition(".")[0] in self._own or name not in sys.modules:
+            return False
+        return _is_installed(sys.modules[name])
+
+    def _module(self, module: types.ModuleType) -> None:
+        """A module used as a whole: everything in it may matter."""
+        self.put("module", module.__name__)
+        if self._is_library(module.__name__):
+            self._named(module.__name__, "")
+        elif module.__name__.partition(".")[0] == "rlpd_gx":  # its source says it all, and quickly
+            self.put(code_of(str(module.__file__)))
+        elif isinstance(vars(module).get("__loader__"), ExtensionFileLoader):
+            self.mark(f"the compiled module {module.__name__}")
+        else:
+            self.read_named({n: v for n, v in vars(module).items() if not n.startswith("__")})
+
+    def _function(self, function: types.FunctionType) -> None:
+        """Code, defaults, attributes, and what its names stand for."""
+        if hasattr(function, "registry") and hasattr(function, "dispatch"):  # functools.singledispatch
+            self.put("dispatch")
+            registry = {f"{_address(kind)}": part for kind, part in function.registry.items()}
+            self.read_named(registry)
+            return
+        self.put("function")
+        self.read(function.__code__)
+        self.read_all((function.__defaults__, function.__kwdefaults__))
+        self.read_named(vars(function), ("__doc__",))
+        cells = zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)
+        self._names(function.__code__, function.__globals__, {name: _content(cell) for name, cell in cells})
+
+    def _code(self, code: types.CodeType) -> None:
+        said = analyse(code)
+        self.put("code", str(said.signature))
+        self.read(said.body)
+        for name in sorted(_FILE_READERS.intersection(code.co_names)):
+            self.mark(f"{name}()")
+
+    def _names(self, code: types.CodeType, space: dict[str, Any], cells: dict[str, Any]) -> None:
+        """What the variables of a function, and of those written inside it, stand for."""
+        said = analyse(code)
+        bound: dict[str, list[Any]] = {}
+        for found in said.imports:
+            module = self._imported(found, space)
+            if found.name is None:
+                self.read(module, found.module)
+            elif found.name:
+                value, rest = self._follow(module, found.path)
+                bound.setdefault(found.name, []).append(_MISSING if rest else value)
+        for variable in sorted(set(said.reads), key=lambda r: (r.name, r.path, r.is_global)):
+            values = bound.get(variable.name, [])
+            if not values and variable.name in cells:
+                values = [cells[variable.name]]
+            elif (
+                not values
+                and variable.name in space
+                and (variable.is_global or not _is_local(code, variable.name))
+            ):
+                values = [space[variable.name]]
+            elif not values and variable.name in vars(builtins) and variable.is_global:
+                values = [vars(builtins)[variable.name]]
+            elif not values and variable.is_global:
+                self.mark(f"the name {variable.name}, which is not defined yet,")
+            for value in values:
+                self.put("name", variable.name, *variable.path)
+                self._chain(value, variable.name, variable.path)
+        cells = cells | {name: values[0] for name, values in bound.items() if len(values) == 1}
+        for part in inner(code):
+            self._names(part, space, cells)
+
+    def _chain(self, value: Any, name: str, path: tuple[str, ...]) -> None:
+        """What lies behind the dots: through modules step by step, other things are read whole."""
+        while path and isinstance(value, types.ModuleType):
+            library = self._is_library(value.__name__)
+            if library and f"{value.__name__}.{path[0]}" in _ELSEWHERE:
+                self._named(value.__name__, path[0])
+                return
+            held = _attribute(value, path[0])
+            if "__getattr__" in vars(value) and path[0] not in vars(value):
+                self.read(vars(value)["__getattr__"], f"{name}.__getattr__")
+            if library and not isinstance(held, types.ModuleType) and not self._counts(held):
+                self._named(value.__name__, path[0])
+                return
+            value, name, path = held, f"{name}.{path[0]}", path[1:]
+        if value is _MISSING:
+            self.put("missing", name)
+        else:
+            self.read(value, name)
+
+    def _counts(self, held: Any) -> bool:
+        """Whether what an installed package holds counts by more than its name: data, and the rule's own code."""
+        if isinstance(held, (type, types.FunctionType, types.MethodType, functools.partial)):
+            return not self._is_library(str(getattr(held, "__module__", "")))
+        return _is_data(held)
+
+    def _imported(self, found: Import, space: dict[str, Any]) -> Any:
+        name = "." * found.level + found.module
+        try:
+            return importlib.import_module(name, space.get("__package__") or None)
+        except Exception:  # the function will find that out by itself
+            return _MISSING
+
+    def _follow(self, value: Any, path: tuple[str, ...]) -> tuple[Any, tuple[str, ...]]:
+        while path and isinstance(value, types.ModuleType):
+            value, path = _attribute(value, path[0]), path[1:]
+        return value, path
+
+    def _class(self, kind: type) -> None:
+        self.put("class", kind.__qualname__)
+        if not kind.__flags__ & 1 << 9:  # made by compiled code, not by a class statement
+            self.mark(f"the compiled class {kind.__qualname__}")
+        if type(kind) is not type:
+            self.read(type(kind))
+        for base in kind.__mro__:
+            if base is not kind and self._is_library_name(base):
+                self._by_name(base)
+            else:
+                self.read_named(vars(base), _BOOKKEEPING)
+
+    def _simple(self, thing: Any) -> None:
+        """Wrappers whose parts are known."""
+        self.put(type(thing).__name__)
+        self.read_all(_SIMPLE[type(thing)](thing))
+
+    def _object(self, thing: Any) -> None:
+        """Any other object: its class, and what it holds."""
+        kind = type(thing)
+        if kind in _LOCKS:  # holds nothing that a rule could depend on
+            self.put("lock")
+            return
+        if isinstance(getattr(thing, "fingerprint", None), str):
+            self.put("fingerprint", thing.fingerprint)
+            return
+        if kind.__module__ == "typing" or kind in (types.UnionType, types.GenericAlias):  # an annotation
+            self.put("annotation", repr(thing))
+            return
+        self.put("object", kind.__module__, kind.__qualname__)
+        if isinstance(getattr(thing, "py_func", None), types.FunctionType):  # numba
+            self.read(thing.py_func)
+            return
+        own = not self._is_library_name(kind)
+        if own:
+            self.read(kind)
+            self.read_named(_state(thing))
+            for base, content in _BASES.items():
+                if isinstance(thing, base):
+                    self.read(content(thing))
+        bases = [
+            b for b in kind.__mro__ if self._is_library_name(b) and b not in _NO_STATE and b not in _BASES
+        ]
+        if bases:
+            self._reduced(thing)
+
+    def _reduced(self, thing: Any) -> None:
+        """An object of an installed class: what it takes to make it again."""
+        try:
+            parts = thing.__reduce_ex__(2)
+        except Exception:
+            parts = ""
+        if isinstance(parts, str):  # a name, but not one of an installed package
+            home = sys.modules.get(type(thing).__module__.partition(".")[0])
+            if parts and getattr(home, parts, _MISSING) is thing:
+                self._named(str(getattr(home, "__name__", "")), parts)
+            else:
+                self.mark(f"an object of type {type(thing).__module__}.{type(thing).__qualname__}")
+            return
+        for part in parts:
+            if type(part) is dict:  # attributes
+                self.read_named(part, ("__doc__",))
+            else:
+                self.read(list(part) if isinstance(part, Iterator) else part)
+
+
+_MISSING: Any = object()
+_NO_STATE = (object, typing.Generic, typing.Protocol)
+_BASES: dict[type, Callable[[Any], Any]] = {
+    bool: bool,
+    int: int.__int__,
+    float: float.__float__,
+    complex: complex.__complex__,
+    str: str.__str__,
+    bytes: bytes.__bytes__,
+    list: lambda thing: list(list.__iter__(thing)),
+    tuple: lambda thing: list(tuple.__iter__(thing)),
+    set: lambda thing: set(set.__iter__(thing)),
+    frozenset: lambda thing: frozenset(frozenset.__iter__(thing)),
+    dict: lambda thing: dict(dict.items(thing)),
+    np.ndarray: lambda thing: thing.view(np.ndarray),
+}
+_SIMPLE: dict[type, Callable[[Any], tuple[Any, ...]]] = {
+    functools.partial: lambda t: (t.func, t.args, t.keywords, vars(t)),
+    type(functools.lru_cache(len)): lambda t: (t.__wrapped__,),
+    functools.cached_property: lambda t: (t.func,),
+    property: lambda t: (t.fget, t.fset),
+    staticmethod: lambda t: (t.__func__,),
+    classmethod: lambda t: (t.__func__,),
+    types.MethodType: lambda t: (t.__func__, t.__self__),
+    types.BuiltinFunctionType: lambda t: (t.__name__, t.__self__),
+    types.MethodWrapperType: lambda t: (t.__name__, t.__self__),
+    types.GetSetDescriptorType: lambda t: (t.__qualname__,),
+    types.MemberDescriptorType: lambda t: (t.__qualname__,),
+    types.MethodDescriptorType: lambda t: (t.__qualname__,),
+    types.WrapperDescriptorType: lambda t: (t.__qualname__,),
+    types.ClassMethodDescriptorType: lambda t: (t.__qualname__,),
 }
 
 
-def _names(code: types.CodeType) -> set[str]:
-    """Names used by a function and by the functions inside it."""
-    inner = (c for c in code.co_consts if isinstance(c, types.CodeType))
-    return set(code.co_names).union(*(_names(c) for c in inner))
+def _read(things: tuple[Any, ...]) -> _Reader:
+    own = {"__main__", "rlpd_gx"}  # the same text whether this package is installed or not
+    for thing in things:
+        own |= {name.partition(".")[0] for name in _homes(thing, [])}
+    reader = _Reader(frozenset(own - {"builtins", "functools"}))
+    reader.read_all(things)
+    return reader
+
+
+def _homes(thing: Any, above: list[int]) -> Iterator[str]:
+    """The modules that something callable comes from, and what it wraps."""
+    if not callable(thing) or id(thing) in above:
+        return
+    above = [*above, id(thing)]
+    if isinstance(thing, types.FunctionType):
+        yield str(thing.__globals__.get("__name__", ""))
+        for cell in thing.__closure__ or ():
+            yield from _homes(_content(cell), above)
+    else:
+        yield str(getattr(thing if isinstance(thing, type) else type(thing), "__module__", ""))
+    for name in ("func", "__func__", "__self__", "__wrapped__"):
+        yield from _homes(getattr(thing, name, None), above)
+
+
+def _address(thing: Any) -> tuple[str, str]:
+    """The module and the name under which something should be found."""
+    if isinstance(thing, types.FunctionType):  # functools.wraps changes __module__
+        return str(thing.__globals__.get("__name__", "")), thing.__qualname__
+    if isinstance(thing, np.ufunc):
+        scipy = sys.modules.get("scipy.special")
+        return "numpy" if hasattr(np, thing.__name__) or scipy is None else "scipy.special", thing.__name__
+    if isinstance(thing, types.BuiltinFunctionType) and isinstance(thing.__self__, types.ModuleType):
+        return str(thing.__module__), thing.__name__
+    module = getattr(thing, "__module__", None)
+    name = getattr(thing, "__qualname__", None) or getattr(thing, "__name__", None)
+    return (module, name) if isinstance(module, str) and isinstance(name, str) else ("", "")
+
+
+def _at(value: Any, path: str) -> Any:
+    for name in path.split("."):
+        value = getattr(value, name, _MISSING)
+    return value
+
+
+def _attribute(module: types.ModuleType, name: str) -> Any:
+    """What stands behind a dot; a submodule that nobody has imported yet is imported."""
+    if name in vars(module):
+        return vars(module)[name]
+    with suppress(Exception):
+        if "__path__" in vars(module):
+            return importlib.import_module(f"{module.__name__}.{name}")
+    with suppress(Exception):
+        return getattr(module, name)
+    return _MISSING
+
+
+def _is_installed(module: types.ModuleType) -> bool:
+    """Whether a module lies in the standard library or with the installed packages, or is built in."""
+    said = vars(module)  # not getattr: a module may answer for names that it does not hold
+    places = [said.get("__file__"), *(said.get("__path__") or ())]
+    for place in places:
+        if place:
+            return _is_with_packages(str(place))
+    return module.__name__ in sys.builtin_module_names or module.__name__ in sys.stdlib_module_names
+
+
+@functools.lru_cache(maxsize=4096)
+def _is_with_packages(place: str) -> bool:
+    real = os.path.realpath(place)
+    if {"site-packages", "dist-packages"}.intersection(Path(real).parts):
+        return True
+    return any(real.startswith(folder + os.sep) for folder in _STANDARD_LIBRARY)
+
+
+def _is_data(thing: Any) -> bool:
+    if type(thing) in (list, tuple, set, frozenset):
+        return all(map(_is_data, thing))
+    if type(thing) is dict:
+        return all(map(_is_data, thing)) and all(map(_is_data, thing.values()))
+    return type(thing) in _PLAIN or type(thing) is np.ndarray or isinstance(thing, np.generic)
+
+
+def _state(thing: Any) -> dict[str, Any]:
+    """The attributes of an object, without those that are only remembered results."""
+    kind, found = type(thing), dict(getattr(thing, "__dict__", {}))
+    for base in kind.__mro__:
+        slots = vars(base).get("__slots__", ())
+        for name in (slots,) if isinstance(slots, str) else tuple(slots):
+            hidden = f"_{base.__name__.lstrip('_')}{name}" if name[:2] == "__" and name[-2:] != "__" else name
+            if name not in ("__dict__", "__weakref__") and hasattr(thing, hidden):
+                found[hidden] = getattr(thing, hidden)
+    return {n: v for n, v in found.items() if type(getattr(kind, n, None)) is not functools.cached_property}
+
+
+def _is_local(code: types.CodeType, name: str) -> bool:
+    return name in code.co_varnames or name in code.co_cellvars or name in code.co_freevars
 
 
 def _content(cell: types.CellType) -> Any:
@@ -160,23 +545,3 @@ def _content(cell: types.CellType) -> Any:
 def _is_tensor(thing: Any) -> bool:
     torch = sys.modules.get("torch")
     return torch is not None and isinstance(thing, torch.Tensor)
-
-
-def _is_library(thing: Any, own: frozenset[str]) -> bool:
-    """Whether something is not the rule's own code: built in, or installed with another package."""
-    if isinstance(
-        thing, (types.BuiltinFunctionType, types.MethodDescriptorType, types.WrapperDescriptorType)
-    ):
-        return not hasattr(thing, "__self__") or isinstance(thing.__self__, (types.ModuleType, type))
-    if isinstance(thing, np.ufunc):
-        return True
-    name = thing.__name__ if isinstance(thing, types.ModuleType) else getattr(thing, "__module__", None)
-    if not isinstance(name, str) or not isinstance(thing, (types.ModuleType, types.FunctionType, type)):
-        return False
-    package = name.partition(".")[0]
-    if package in own:
-        return False
-    if package in sys.stdlib_module_names:
-        return True
-    file = getattr(sys.modules.get(name), "__file__", None) or ""
-    return "site-packages" in file or "dist-packages" in file

@@ -14,6 +14,7 @@ from weakref import WeakKeyDictionary
 
 from rlpd_gx.errors import GxError
 from rlpd_gx.rules.fingerprint import code_of, fingerprint
+from rlpd_gx.rules.forms import SearchedMargin
 from rlpd_gx.rules.rule import Atom
 
 CODE = code_of(__file__)  # part of every fingerprint: how a search goes decides what it finds
@@ -338,7 +339,7 @@ class Lookahead(Atom):
                 "steps ahead, with one attempt and one held action or more, and no effort below zero"
             )
         search = Search(model, depth, [int(a) for a in held], attempts, effort)
-        super().__init__(search, "margin", name, needs=tuple(needs), lazy=True)
+        super().__init__(search, SearchedMargin(), name, needs=tuple(needs), lazy=True)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "Lookahead":
         return self  # environments that share it are kept apart

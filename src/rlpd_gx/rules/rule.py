@@ -1,7 +1,6 @@
 """Rules: what a person writes to say which actions are allowed, in whichever form is natural.
 
-A rule describes; it does not act. Given a state it yields a safe set (`SETS`), a mask, or - for a bare
-predicate or margin function - an answer for each action asked about.
+A rule describes; it does not act. Its form (see `forms`) says how to read what its function returns.
 """
 
 from abc import ABC, abstractmethod
@@ -11,17 +10,21 @@ from typing import Any, Protocol, Self, overload
 
 from rlpd_gx.errors import GxError
 from rlpd_gx.rules.fingerprint import fingerprint
-from rlpd_gx.safe_sets import Box, ConvexSet, Ellipsoid, Polytope, PositiveSum, WeightedL1
+from rlpd_gx.rules.forms import (
+    L1,
+    ActionForm,
+    Bounds,
+    EllipsoidForm,
+    Form,
+    Halfspaces,
+    Margin,
+    Margins,
+    MaskForm,
+    PositiveParts,
+    Predicate,
+)
 
 NEEDS = ("previous_action", "time", "parameters")
-SETS: dict[str, type[ConvexSet]] = {
-    "bounds": Box,
-    "halfspace": Polytope,
-    "l1": WeightedL1,
-    "positive_sum": PositiveSum,
-    "ellipsoid": Ellipsoid,
-}
-BOOLEAN = ("predicate", "mask")
 
 
 class Rule(ABC):
@@ -42,6 +45,11 @@ class Rule(ABC):
     def shifted(self, delta: float) -> "Rule":
         """The rule with its threshold moved inwards by delta, in its own units: margin - delta >= 0."""
 
+    @property
+    def graded(self) -> bool:
+        """Whether the margin of an allowed action says how near the boundary is; then near misses are counted."""
+        return all(atom.form.graded for atom in self.atoms())
+
     @abstractmethod
     def atoms(self) -> "tuple[Atom, ...]":
         """The rules that a person wrote, left to right."""
@@ -57,12 +65,11 @@ class Atom(Rule):
     """One function and how to read what it returns."""
 
     fn: Callable[..., Any]
-    form: str
+    form: Form
     name: str = ""
     batched: bool = False
     needs: tuple[str, ...] = ()
     shift: float = 0.0
-    max_rows: int | None = None  # half-spaces: how many at most, so that codes have a fixed size
     lazy: bool = False  # too costly to be asked about every action; says nothing about what is allowed
 
     def __post_init__(self) -> None:
@@ -70,14 +77,18 @@ class Atom(Rule):
             raise GxError(f"rule {self.name!r} needs a function, not {type(self.fn).__name__}")
         if unknown := set(self.needs) - set(NEEDS):
             raise GxError(f"rule {self.name!r} needs {sorted(unknown)}; a rule may need {', '.join(NEEDS)}")
-        if self.lazy and self.form not in ("predicate", "margin"):
-            raise GxError(f"rule {self.name!r} is a {self.form} rule, which answers for all actions at once; "
-                          "only gx.rule and gx.margin_rule can be lazy")  # fmt: skip
+        if not isinstance(self.form, Form):
+            raise GxError(f"rule {self.name!r} needs a form such as rules.forms.Margin(), not {self.form!r}")
+        if self.lazy and not isinstance(self.form, ActionForm):
+            raise GxError(
+                f"rule {self.name!r} is a {self.form.name} rule, which answers for all actions at once; "
+                "only gx.rule and gx.margin_rule can be lazy"
+            )
 
     def shifted(self, delta: float) -> Self:
-        if self.form in BOOLEAN:
+        if not self.form.shiftable:
             raise GxError(
-                f"rule {self.name!r} is a {self.form}: it has no threshold to shift; use a margin rule"
+                f"rule {self.name!r} is a {self.form.name}: it has no threshold to shift; use a margin rule"
             )
         return replace(self, shift=self.shift + delta)
 
@@ -86,10 +97,11 @@ class Atom(Rule):
 
     @property
     def fingerprint(self) -> str:
-        return fingerprint(self.form, self.batched, self.needs, self.shift, self.max_rows, self.fn)
+        form = self.form
+        return fingerprint(form.name, self.batched, self.needs, self.shift, form.identity, self.fn)
 
     def __repr__(self) -> str:
-        return f"<{self.form} rule {self.name!r}>"
+        return f"<{self.form.name} rule {self.name!r}>"
 
 
 @dataclass(frozen=True, eq=False)
@@ -173,7 +185,9 @@ class RuleMaker(Protocol):
     ) -> Callable[[Callable[..., Any]], Atom]: ...
 
 
-def _maker(form: str, doc: str) -> RuleMaker:
+def maker(form: Form) -> RuleMaker:
+    """A function like `gx.bounds_rule` for rules of a form; use it for a form of your own."""
+
     def make(
         fn: Callable[..., Any] | None = None,
         *,
@@ -188,19 +202,23 @@ def _maker(form: str, doc: str) -> RuleMaker:
         return Atom(fn, form, "rule" if given == "<lambda>" else given, batched, tuple(needs), lazy=lazy)
 
     make.__doc__ = (
-        f"{doc}\n\n    Also a decorator.\n"
+        f"{form.__doc__}\n\n    Also a decorator.\n"
         "    `batched`: fn takes a whole batch of states (and actions) and returns one row for each.\n"
         "    `needs`: which of previous_action, time and parameters fn takes as keyword arguments.\n"
         "    `lazy`: fn is costly; among discrete actions ask it only until the nearest allowed one is found.\n"
     )
-    make.__name__ = make.__qualname__ = "rule" if form == "predicate" else f"{form}_rule"
+    make.__name__ = make.__qualname__ = "rule" if form.name == "predicate" else f"{form.name}_rule"
     return make
 
 
-rule = _maker("predicate", "A rule from a predicate: fn(state, action) -> bool.")
-mask_rule = _maker("mask", "A rule from a mask: fn(state) -> bool[n_actions].")
-bounds_rule = _maker("bounds", "A rule from bounds: fn(state) -> (low, high), each [d].")
-l1_rule = _maker("l1", "A rule from a weighted L1 norm: fn(state) -> (w [d], c); sum |w_i a_i| <= c.")
+rule = maker(Predicate())
+margin_rule = maker(Margin())
+margins_rule = maker(Margins())
+mask_rule = maker(MaskForm())
+bounds_rule = maker(Bounds())
+l1_rule = maker(L1())
+positive_sum_rule = maker(PositiveParts())
+ellipsoid_rule = maker(EllipsoidForm())
 
 
 def halfspace_rule(
@@ -216,20 +234,5 @@ def halfspace_rule(
     `batched`, `needs`: as for the other rules. `max_rows`: declare it where m differs from state to state and safe
     sets are stored, so that their codes have one size.
     """
-    if fn is None:
-        return lambda f: halfspace_rule(f, name=name, batched=batched, needs=needs, max_rows=max_rows)
-    return replace(_halfspace(fn, name=name, batched=batched, needs=needs), max_rows=max_rows)
-
-
-_halfspace = _maker("halfspace", "")
-positive_sum_rule = _maker(
-    "positive_sum", "A rule from positive parts: fn(state) -> (w [d], c); sum max(w_i a_i, 0) <= c."
-)
-ellipsoid_rule = _maker(
-    "ellipsoid", "A rule from an ellipsoid: fn(state) -> (w [d] >= 0, c); sum w_i a_i^2 <= c."
-)
-margins_rule = _maker(
-    "margins",
-    "A rule from margins: fn(state) -> float[n_actions]; allowed when >= 0. For finite action spaces.",
-)
-margin_rule = _maker("margin", "A rule from a margin: fn(state, action) -> float; allowed when >= 0.")
+    make: Any = maker(Halfspaces(max_rows))
+    return make(fn, name=name, batched=batched, needs=needs)

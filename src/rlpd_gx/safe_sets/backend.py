@@ -57,3 +57,16 @@ def row_any(condition: Array) -> Array:
 def index_range(count: int, like: Array) -> Array:
     """0 .. count-1 in the namespace and on the device of `like`."""
     return namespace(like).arange(count, device=like.device)
+
+
+def distances(x: Array, a: Array, metric: Array | None = None) -> Array:
+    """sqrt(sum metric_i (x_i - a_i)^2) over the last axis; also where the squares would overflow or vanish."""
+    xp = namespace(x)
+    largest_number = xp.finfo(xp.float64).max
+    difference = xp.clip(xp.abs(as_float(x) - as_float(a)), None, largest_number)
+    if metric is not None:
+        difference = xp.sqrt(as_float(metric, like=x)) * difference
+    scale = xp.max(difference, axis=-1)
+    scale = xp.where(scale > 0, scale, 1.0)
+    difference = difference / scale[..., None]
+    return scale * xp.sqrt(xp.sum(difference * difference, axis=-1))

@@ -31,7 +31,10 @@ class SafeSet(ABC):
 
     @abstractmethod
     def margin(self, a: Array) -> Array:
-        """Signed distance to the boundary in the set's own units [...]: >= 0 allowed, < 0 forbidden."""
+        """Signed distance to the boundary in the set's own units [...]: >= 0 allowed, < 0 forbidden.
+
+        The value is rounded; its sign is that of exact arithmetic.
+        """
 
     @abstractmethod
     def contains(self, a: Array) -> Array:
@@ -44,6 +47,17 @@ class SafeSet(ABC):
     def project(self, a: Array) -> Array:
         """The nearest allowed action; allowed ones come back as they are, NaN (or -1) where there is none."""
         return self.nearest(a).point
+
+    @abstractmethod
+    def everything(self) -> "SafeSet":
+        """A set in the same form, with a code of the same size, that excludes no action of the space."""
+
+    @abstractmethod
+    def only(self, action: Array) -> "SafeSet":
+        """A set in the same form that holds this one action.
+
+        Where no action is allowed, or the rules could not be asked, the executed one is all a backup may count.
+        """
 
     @property
     @abstractmethod

@@ -1,11 +1,11 @@
 """Sets made of convex sets: all of them at once, or any of them."""
 
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 
 from rlpd_gx.errors import GxError
-from rlpd_gx.safe_sets.backend import Array, as_float, namespace
+from rlpd_gx.safe_sets.backend import Array, as_float, distances, namespace
 from rlpd_gx.safe_sets.base import Nearest, SafeSet, Spec, code_width, decode
 from rlpd_gx.safe_sets.convex import ConvexSet, Form
 from rlpd_gx.safe_sets.separable import Rows
@@ -70,7 +70,16 @@ class Intersection(_Compound, ConvexSet):
     """The actions that lie in every one of several convex sets."""
 
     kind = "intersection"
-    parameters = ()
+    parameters: ClassVar = {}
+
+    def everything(self) -> Self:
+        """The first part is the action space itself; the others are rules."""
+        space, *rules = self.parts
+        return type(self)(space, *(rule.everything() for rule in rules))
+
+    def only(self, action: Array) -> Self:
+        space, *rules = self.parts
+        return type(self)(space.only(action), *(rule.everything() for rule in rules))
 
     def _form(self) -> Form:
         forms = [p.form for p in self.parts]
@@ -102,6 +111,12 @@ class Union(_Compound):
 
     kind = "union"
 
+    def everything(self) -> Self:
+        return type(self)(*(part.everything() for part in self.parts))
+
+    def only(self, action: Array) -> Self:
+        return type(self)(*(part.only(action) for part in self.parts))
+
     def margin(self, a: Array) -> Array:
         return namespace(a).max(namespace(a).stack([p.margin(a) for p in self.parts]), axis=0)
 
@@ -110,21 +125,19 @@ class Union(_Compound):
 
     def nearest(self, a: Array, metric: Array | None = None) -> Nearest:
         xp = namespace(a)
-        weight = 1.0 if metric is None else as_float(metric, like=a)
-        best, closest = None, None
-        for part in self.parts:
-            here = part.nearest(a, metric)
-            distance = xp.sum(weight * (as_float(here.point) - as_float(a)) ** 2, axis=-1)
-            distance = xp.where(here.found, distance, xp.inf)
-            if best is None:
-                best, closest = here, distance
-                continue
-            nearer = distance < closest
-            best = Nearest(
-                xp.where(nearer[..., None], here.point, best.point),
-                best.found | here.found,
-                best.empty & here.empty,
-            )
+        parts = [part.nearest(a, metric) for part in self.parts]
+        every = [xp.where(p.found, distances(p.point, a, metric), xp.inf) for p in parts]
+        # Points of sets too thin for the dtype hold within the tolerance only: they come after all others.
+        strict = [p.found & (s.margin(p.point) >= 0) for p, s in zip(parts, self.parts, strict=True)]
+        best, closest, strictly = parts[0], every[0], strict[0]
+        known = best.found | best.empty
+        for here, distance, holds in zip(parts[1:], every[1:], strict[1:], strict=True):
+            nearer = (holds & ~strictly) | ((holds == strictly) & (distance < closest))
+            strictly = strictly | holds
+            point = xp.where(nearer[..., None], here.point, best.point)
+            best = Nearest(point, best.found | here.found, best.empty & here.empty)
             closest = xp.where(nearer, distance, closest)
-        assert best is not None
-        return best
+            known = known & (here.found | here.empty)
+        # A part without an answer may hold a nearer point: nothing is known then, unless nothing can be nearer.
+        found = best.found & (known | (closest == 0))
+        return Nearest(xp.where(found[..., None], best.point, xp.nan), found, best.empty)

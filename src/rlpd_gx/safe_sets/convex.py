@@ -1,23 +1,28 @@
 """Convex safe sets for Box action spaces: boxes and separable rows, all projected onto by one solver."""
 
 from abc import abstractmethod
+from collections.abc import Mapping
 from functools import cached_property
 from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 
 from rlpd_gx.errors import GxError
-from rlpd_gx.safe_sets.backend import Array, as_float, is_float32, namespace, row_any, row_sum
+from rlpd_gx.safe_sets import exact
+from rlpd_gx.safe_sets.backend import Array, as_float, is_float32, namespace, row_any, row_sum, to_numpy
 from rlpd_gx.safe_sets.base import Nearest, SafeSet, Spec
+from rlpd_gx.safe_sets.last_resort import Problem, Rounding, pull_inside
+from rlpd_gx.safe_sets.last_resort import nearest as last_resort
 from rlpd_gx.safe_sets.separable import Rows
-from rlpd_gx.safe_sets.solver import RESIDUAL, nearest_point
+from rlpd_gx.safe_sets.solver import RESIDUAL, Solution, bring_near, nearest_point
 
 TOLERANCE = 1e-9  # `contains`, relative to the numbers compared
 TOLERANCE_FLOAT32 = 1e-6  # the same for 32-bit actions
+THIN = 1e-11  # what cannot be told from a set relaxed by this much, relative to its numbers, is taken for one
 ATOM = 1e-15  # and no component of an action is looked at more closely than this
 
 
-QUIET = np.errstate(over="ignore", invalid="ignore")  # infinities are compared, not reported
+QUIET = np.errstate(over="ignore", invalid="ignore", under="ignore")  # infinities are compared, not reported
 
 
 class Form(NamedTuple):
@@ -29,9 +34,15 @@ class Form(NamedTuple):
 
 
 class ConvexSet(SafeSet):
-    """A box and separable rows. Subclasses say which parameters they have and what rows those make."""
+    """A box and separable rows. Subclasses say which parameters they have and what rows those make.
 
-    parameters: ClassVar[tuple[str, ...]]  # attribute names, in the order of the encoding
+    A kind from outside this package needs `kind`, `parameters`, `unbounded`, `_form` and `shifted`.
+    """
+
+    parameters: ClassVar[Mapping[str, tuple[str, ...]]]
+    """Attribute names in the order of the encoding, with their axes: "d" action components, "m" rows."""
+    unbounded: ClassVar[Mapping[str, float]]
+    """The value of each parameter with which the set excludes nothing."""
 
     def __init__(self, *values: Array) -> None:
         xp_like = next((v for v in values if hasattr(v, "detach")), np.empty(0))
@@ -39,9 +50,25 @@ class ConvexSet(SafeSet):
             setattr(self, name, as_float(value, like=xp_like))
 
     @property
-    @abstractmethod
     def dimension(self) -> int:
         """Number of action components d."""
+        return self._length("d")
+
+    def _length(self, axis: str) -> int:
+        """The length of a named axis of the parameters."""
+        name, axes = next((n, axes) for n, axes in self.parameters.items() if axis in axes)
+        return getattr(self, name).shape[axes.index(axis) - len(axes)]
+
+    @classmethod
+    def shapes(cls, dimension: int, rows: int = 1) -> dict[str, tuple[int, ...]]:
+        """The shape of each parameter of one set."""
+        lengths = {"d": dimension, "m": rows}
+        return {name: tuple(lengths[axis] for axis in axes) for name, axes in cls.parameters.items()}
+
+    @classmethod
+    def unbounded_parameters(cls, dimension: int, rows: int = 1) -> tuple[np.ndarray, ...]:
+        """Parameters of a set that excludes nothing."""
+        return tuple(np.full(s, cls.unbounded[name]) for name, s in cls.shapes(dimension, rows).items())
 
     @abstractmethod
     def _form(self) -> Form:
@@ -64,7 +91,7 @@ class ConvexSet(SafeSet):
         xp, a = namespace(a), as_float(a)
         margin = xp.min(xp.minimum(a - low, high - a), axis=-1)
         if rows.bound.shape[-1]:
-            margin = xp.minimum(margin, xp.min(-rows.excess(a), axis=-1))
+            margin = xp.minimum(margin, xp.min(-exact.excess(rows, a), axis=-1))
         return margin
 
     @QUIET
@@ -83,11 +110,14 @@ class ConvexSet(SafeSet):
         return inside
 
     @QUIET
-    def nearest(self, a: Array, metric: Array | None = None) -> Nearest:
+    def nearest(self, a: Array, metric: Array | None = None, *, thorough: bool = True) -> Nearest:
         """The nearest allowed action to a [..., d], by sum metric_i (x_i - a_i)^2; metric is 1 if absent.
 
-        The point satisfies every row after the cast to a's dtype, not merely up to rounding, wherever the
-        set is thick enough to hold a representable point.
+        After the cast to a's dtype the point satisfies bounds and rows in exact arithmetic wherever the set has
+        room: where some point of that dtype lies within the bounds and meets each row with 4 eps * (sum |terms| +
+        |c|) to spare. With less room it may break a row by what `contains` tolerates. `empty` is proven. Proposals
+        further away than `FAR` diameters are moved nearer first, see `bring_near`. Not `thorough`: what the batched
+        solver does not find is left unfound.
         """
         xp = namespace(a)
         batch = np.broadcast_shapes(tuple(a.shape[:-1]), self.batch_shape)
@@ -102,7 +132,7 @@ class ConvexSet(SafeSet):
         pos, neg, quad = (flat(c, k, d) for c in (rows.pos, rows.neg, rows.quad))
         rows = rows.with_arrays(pos, neg, quad, flat(rows.bound, k))
         weight = xp.ones_like(low) if metric is None else flat(as_float(metric, like=a), d)
-        point, found, empty = _nearest_after_cast(flat(a, d), low, high, rows, weight)
+        point, found, empty = _nearest_after_cast(flat(a, d), low, high, rows, weight, thorough)
         # The last word is the definition: a point that does not pass is not an answer.
         found = found & self.contains(xp.reshape(point, (*batch, d))).reshape(found.shape)
         point[~found] = xp.nan
@@ -113,22 +143,25 @@ class ConvexSet(SafeSet):
     @property
     def batch_shape(self) -> tuple[int, ...]:
         """Leading axes of the parameters."""
-        values = ((getattr(self, name), AXES[name]) for name in self.parameters)
+        values = ((getattr(self, name), len(axes)) for name, axes in self.parameters.items())
         return np.broadcast_shapes(*(tuple(v.shape[: v.ndim - axes]) for v, axes in values))
 
     def _spread(self, batch: tuple[int, ...]) -> list[Array]:
         """The parameters, each broadcast to the batch axes."""
         spread = []
-        for name in self.parameters:
+        for name, axes in self.parameters.items():
             value = getattr(self, name)
-            shape = (*batch, *value.shape[value.ndim - AXES[name] :])
+            shape = (*batch, *value.shape[value.ndim - len(axes) :])
             same = tuple(value.shape) == shape
             spread.append(value if same else namespace(value).broadcast_to(value, shape))
         return spread
 
     @property
     def spec(self) -> Spec:
-        return {"kind": self.kind, "dimension": self.dimension}
+        spec: Spec = {"kind": self.kind, "dimension": self.dimension}
+        return (
+            {**spec, "rows": self._length("m")} if any("m" in v for v in self.parameters.values()) else spec
+        )
 
     def encode(self) -> Array:
         batch = self.batch_shape
@@ -151,9 +184,15 @@ class ConvexSet(SafeSet):
     @classmethod
     def _shapes(cls, spec: Spec) -> list[tuple[int, ...]]:
         """The shape of each parameter behind the batch axes."""
-        d, rows = spec["dimension"], spec.get("rows", 0)
-        sizes = {"low": (d,), "high": (d,), "A": (rows, d), "b": (rows,), "w": (d,), "c": ()}
-        return [sizes[name] for name in cls.parameters]
+        return list(cls.shapes(spec["dimension"], spec.get("rows", 0)).values())
+
+    def everything(self) -> Self:
+        return self.shifted(-np.inf)
+
+    def only(self, action: Array) -> "ConvexSet":
+        raise GxError(
+            f"a {self.kind} set cannot hold a single action in its own form; intersect it with a box, box first"
+        )
 
     def __getitem__(self, index: Any) -> Self:
         return type(self)(*(v[index] for v in self._spread(self.batch_shape)))
@@ -174,9 +213,6 @@ class ConvexSet(SafeSet):
         return Form(as_float(low, like=a), as_float(high, like=a), rows)
 
 
-AXES = {"low": 1, "high": 1, "A": 2, "b": 1, "w": 1, "c": 0}  # axes of each parameter behind the batch axes
-
-
 def _no_rows(low: Array) -> Rows:
     xp = namespace(low)
     empty = low[..., None, :][..., :0, :]
@@ -187,7 +223,8 @@ class Box(ConvexSet):
     """low <= a <= high; both [..., d]."""
 
     kind = "box"
-    parameters = ("low", "high")
+    parameters: ClassVar = {"low": ("d",), "high": ("d",)}
+    unbounded: ClassVar = {"low": -np.inf, "high": np.inf}
 
     low: Array
     high: Array
@@ -195,12 +232,11 @@ class Box(ConvexSet):
     def __init__(self, low: Array, high: Array) -> None:
         super().__init__(low, high)
 
-    @property
-    def dimension(self) -> int:
-        return self.low.shape[-1]
-
     def _form(self) -> Form:
         return Form(self.low, self.high, _no_rows(self.low))
+
+    def only(self, action: Array) -> Self:
+        return type(self)(action, action)
 
     def shifted(self, delta: Array) -> Self:
         delta = as_float(delta, like=self.low)[..., None]
@@ -211,21 +247,14 @@ class Polytope(ConvexSet):
     """A a <= b; A [..., m, d], b [..., m]. A row with an infinite b is padding."""
 
     kind = "polytope"
-    parameters = ("A", "b")
+    parameters: ClassVar = {"A": ("m", "d"), "b": ("m",)}
+    unbounded: ClassVar = {"A": 0.0, "b": np.inf}
 
     A: Array
     b: Array
 
     def __init__(self, A: Array, b: Array) -> None:
         super().__init__(A, b)
-
-    @property
-    def dimension(self) -> int:
-        return self.A.shape[-1]
-
-    @property
-    def spec(self) -> Spec:
-        return {**super().spec, "rows": self.A.shape[-2]}
 
     def _form(self) -> Form:
         rows = Rows(self.A, -self.A, 0.0 * self.A, self.b, kinked=False, curved=False)
@@ -247,17 +276,14 @@ class Polytope(ConvexSet):
 class _OneRow(ConvexSet):
     """Sets with weights w [..., d] and one threshold c [...]."""
 
-    parameters = ("w", "c")
+    parameters: ClassVar = {"w": ("d",), "c": ()}
+    unbounded: ClassVar = {"w": 0.0, "c": np.inf}
 
     w: Array
     c: Array
 
     def __init__(self, w: Array, c: Array) -> None:
         super().__init__(w, c)
-
-    @property
-    def dimension(self) -> int:
-        return self.w.shape[-1]
 
     def shifted(self, delta: Array) -> Self:
         return type(self)(self.w, self.c - as_float(delta, like=self.c))
@@ -307,22 +333,24 @@ def _unbounded(like: Array, rows: Rows) -> Form:
     return Form(xp.full_like(like, -xp.inf), xp.full_like(like, xp.inf), rows)
 
 
-def _nearest_after_cast(a: Array, low: Array, high: Array, rows: Rows, weight: Array) -> Nearest:
+def _nearest_after_cast(
+    a: Array, low: Array, high: Array, rows: Rows, weight: Array, thorough: bool
+) -> Nearest:
     """Nearest points [B, d] that satisfy the rows after the cast to a's dtype, not merely up to rounding."""
     xp, short = namespace(a), is_float32(a)
     inner_low, inner_high = _representable(low, high, a) if short else (low, high)
-    unit = 2.0**-24 if short else 4 * RESIDUAL
-    exact = as_float(a)
-
-    def solve(start: Array, index: Any, slack: Array) -> Nearest:
-        part = rows if index is ... else rows[index]
-        aim = part.with_arrays(part.pos, part.neg, part.quad, part.bound - slack)
-        return Nearest(*nearest_point(start, inner_low[index], inner_high[index], aim, weight[index]))
-
-    within = (exact >= low) & (exact <= high)  # NaN is not
-    inside = ~row_any(~within) & ~row_any(rows.excess(exact) > 0)
+    unit = float(xp.finfo(a.dtype).eps) / 2 if short else 4 * RESIDUAL
+    proposed = as_float(a)
+    within = (proposed >= low) & (proposed <= high)  # NaN is not
+    inside = ~row_any(~within) & ~row_any(exact.excess(rows, proposed) > 0)
     if bool(xp.all(inside)):
         return Nearest(xp.asarray(a, copy=True), inside, xp.zeros_like(inside))
+    near = bring_near(proposed, low, high, rows, weight)
+
+    def solve(start: Array, index: Any, slack: Array) -> Solution:
+        part = rows if index is ... else rows[index]
+        aim = part.with_arrays(part.pos, part.neg, part.quad, part.bound - slack)
+        return nearest_point(start, inner_low[index], inner_high[index], aim, weight[index])
 
     # Aim inside by a little more than the solver's residual and the cast's rounding.
     if rows.kinked or rows.curved:  # a row of non-negative terms holds no numbers above its threshold
@@ -331,18 +359,26 @@ def _nearest_after_cast(a: Array, low: Array, high: Array, rows: Rows, weight: A
         grows = xp.zeros_like(rows.bound, dtype=xp.bool)
     size = xp.abs(rows.bound) * 2
     if not bool(xp.all(grows)):
-        size = xp.where(grows, size, rows.magnitude(xp.minimum(xp.maximum(exact, inner_low), inner_high)))
+        size = xp.where(grows, size, rows.magnitude(xp.minimum(xp.maximum(near, inner_low), inner_high)))
     slack = unit * xp.where(xp.isfinite(size), size, 0.0)
-    point, found, empty = solve(exact, ..., slack)
-    (thin,) = xp.nonzero(~found)
+    point, found, proof = solve(near, ..., slack)
+    empty = xp.zeros_like(found)
+    (thin,) = xp.nonzero(~(found | inside))
     if len(thin):  # a thin set vanishes when shrunk: what it holds is the answer, up to the stated tolerance
-        point[thin], found[thin], empty[thin] = solve(exact[thin], thin, xp.zeros_like(slack[thin]))
+        point[thin], found[thin], proof[thin] = solve(near[thin], thin, xp.zeros_like(slack[thin]))
+        lost = thin[~found[thin]]
+        empty[lost] = exact.proven_empty(rows[lost], proof[lost], low[lost], high[lost])
+        for i in lost[~empty[lost]].tolist() if thorough else ():
+            _one_by_one(i, near, (low, high), (inner_low, inner_high), rows, weight, (point, found, empty))
     point = xp.where(inside[:, None], a, xp.astype(point, a.dtype))
 
     # Where rounding still breaks a row, project the point found once more - seen from there rounding is far smaller -
     # and then a little further inside.
-    todo = xp.nonzero(found & xp.any(rows.excess(as_float(point)) > 0, axis=-1))[0]
-    for attempt in range(8):
+    def broken(index: Array) -> Array:
+        return index[xp.any(exact.excess(rows[index], as_float(point[index])) > 0, axis=-1)]
+
+    todo = broken(xp.nonzero(found & ~inside)[0])
+    for attempt in range(4):
         if not len(todo):
             break
         start, part = as_float(point[todo]), rows[todo]
@@ -350,8 +386,47 @@ def _nearest_after_cast(a: Array, low: Array, high: Array, rows: Rows, weight: A
         slack = xp.where(part.excess(start) > 0, further * part.magnitude(start), 0.0)
         again = solve(start, todo, slack)
         point[todo] = xp.where(again.found[:, None], xp.astype(again.point, a.dtype), point[todo])
-        todo = todo[xp.any(part.excess(as_float(point[todo])) > 0, axis=-1)]
-    return Nearest(point, found, empty & ~inside)
+        todo = broken(todo)
+    for i in todo.tolist() if thorough else ():
+        start = to_numpy(as_float(point[i]))
+        pulled = pull_inside(start, _problem(i, inner_low, inner_high, rows, weight), Rounding.of(a))
+        if pulled is not None:
+            point[i] = xp.astype(as_float(pulled, like=a), a.dtype)
+    return Nearest(point, found | inside, empty & ~inside)
+
+
+def _one_by_one(
+    i: int,
+    near: Array,
+    bounds: tuple[Array, Array],
+    inner: tuple[Array, Array],
+    rows: Rows,
+    weight: Array,
+    answer: tuple[Array, Array, Array],
+) -> None:
+    """Problem i by the method of last resort, within representable bounds if possible; fills in the answer."""
+    point, found, empty = answer
+    for low, high in (inner, bounds):
+        best, proof = last_resort(to_numpy(near[i]), _problem(i, low, high, rows, weight))
+        if best is not None:
+            point[i], found[i] = as_float(best, like=near), True
+            return
+    one = rows[i : i + 1]
+    low, high = (v[i : i + 1] for v in bounds)
+    empty[i] = exact.proven_empty(one, as_float(proof[None], like=near), low, high)[0]
+    if not empty[i]:  # thinner than rounding, or empty by less than that: whatever holds within the tolerance
+        problem = _problem(i, *bounds, rows, weight)
+        start = problem.clip(to_numpy(near[i]))
+        relaxed = problem.rows.bound + THIN * problem.rows.magnitude(start)
+        arrays = (problem.rows.pos, problem.rows.neg, problem.rows.quad, relaxed)
+        best, _ = last_resort(to_numpy(near[i]), problem._replace(rows=problem.rows.with_arrays(*arrays)))
+        if best is not None:
+            point[i], found[i] = as_float(best, like=near), True
+
+
+def _problem(i: int, low: Array, high: Array, rows: Rows, weight: Array) -> Problem:
+    arrays = (to_numpy(v[i]) for v in (rows.pos, rows.neg, rows.quad, rows.bound))
+    return Problem(to_numpy(low[i]), to_numpy(high[i]), rows.with_arrays(*arrays), to_numpy(weight[i]))
 
 
 def _representable(low: Array, high: Array, a: Array) -> tuple[Array, Array]:

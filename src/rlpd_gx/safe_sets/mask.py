@@ -111,6 +111,16 @@ class Mask(SafeSet):
         table, ids = np.broadcast_to(table, (*batch, self.n)), np.broadcast_to(ids, batch)
         return np.where(known, np.take_along_axis(table, ids[..., None], axis=-1)[..., 0], otherwise)
 
+    def everything(self) -> Self:
+        return self._with(np.ones_like(self.allowed))
+
+    def only(self, action: Array) -> Self:
+        ids, known = self._ids(action)
+        return self._with((np.arange(self.n) == ids[..., None]) & known[..., None])
+
+    def _with(self, allowed: np.ndarray) -> Self:
+        return type(self)(allowed, None, self.embedding, start=self.start, nvec=self.nvec)  # type: ignore[arg-type]
+
     @property
     def spec(self) -> Spec:
         spec: Spec = {"kind": self.kind, "n": self.n}
@@ -193,6 +203,14 @@ class ProductMask(SafeSet):
         each = [m.nearest(a[..., i]) for i, m in enumerate(self.parts)]
         found = xp.all(xp.stack([e.found for e in each], axis=-1), axis=-1)
         return Nearest(xp.stack([e.point for e in each], axis=-1), found, ~found)
+
+    def everything(self) -> Self:
+        return type(self)(np.ones_like(self.allowed), self.nvec)
+
+    def only(self, action: Array) -> Self:
+        entries = to_numpy(action)
+        parts = [np.arange(n) == entries[..., i, None] for i, n in enumerate(self.nvec)]
+        return type(self)(np.concatenate(parts, axis=-1), self.nvec)
 
     @property
     def spec(self) -> Spec:

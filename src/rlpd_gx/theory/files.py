@@ -6,9 +6,6 @@ Optional: `fallback` [] or [S]; `inevitable` bool [S] (which states' allowed act
 Keys of a solution: `q`, `values`, `policy`, `error_bound`, `iterations`, `inevitable`, `discount`, `alpha`.
 """
 
-import os
-import zipfile
-import zlib
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +14,10 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from rlpd_gx.errors import GxError
+from rlpd_gx.files import whole_file
 from rlpd_gx.theory.mdp import TabularMDP
 from rlpd_gx.theory.solve import GuardedSolution
+from rlpd_gx.untrusted import read_npz
 
 _CSR = ("transitions_data", "transitions_indices", "transitions_indptr")
 _KEYS = ("discount", "allowed", "rewards", "transitions", *_CSR, "fallback", "inevitable")
@@ -34,19 +33,16 @@ def load_mdp(path: str | Path) -> TabularMDP:
 
 
 def _read(path: Path) -> dict[str, NDArray[Any]]:
-    broken = f"{path} is not a complete .npz file of plain arrays; write the MDP with numpy.savez"
+    if not path.exists():
+        raise GxError(f"{path} does not exist; name an .npz file that holds an MDP")
+    if path.is_dir():
+        raise GxError(f"{path} cannot be read (Is a directory); check the file")
     try:
-        with open(path, "rb") as file:  # opened here because numpy leaves damaged archives open
-            archive = np.load(file, allow_pickle=False)
-            if not isinstance(archive, np.lib.npyio.NpzFile):
-                raise GxError(broken)
-            return {key: archive[key] for key in _KEYS if key in archive}
-    except FileNotFoundError:
-        raise GxError(f"{path} does not exist; name an .npz file that holds an MDP") from None
-    except OSError as error:
-        raise GxError(f"{path} cannot be read ({error.strerror or error}); check the file") from None
-    except (zipfile.BadZipFile, zlib.error, EOFError, ValueError, RuntimeError, MemoryError):
-        raise GxError(broken) from None
+        return read_npz(path, _KEYS)
+    except GxError as error:
+        raise GxError(
+            f"{path} is not a complete .npz file of plain arrays; write the MDP with numpy.savez"
+        ) from error
 
 
 def _build(arrays: dict[str, NDArray[Any]]) -> TabularMDP:
@@ -74,6 +70,9 @@ def _csr(allowed: NDArray[Any], data: NDArray[Any], indices: NDArray[Any], indpt
     if allowed.ndim != 2:
         raise GxError(f"allowed has shape {allowed.shape}; give [S, A]")
     rows = allowed.size
+    for name, part, kinds in zip(_CSR, (data, indices, indptr), ("biuf", "iu", "iu"), strict=True):
+        if part.dtype.kind not in kinds:
+            raise GxError(f"{name} holds {part.dtype}; store numbers, indices as whole ones")
     if indptr.shape != (rows + 1,):
         raise GxError(f"transitions_indptr has shape {indptr.shape}; allowed [S, A] asks for {(rows + 1,)}")
     try:
@@ -104,17 +103,5 @@ def save_solution(path: str | Path, mdp: TabularMDP, solution: GuardedSolution, 
 
 
 def _write(path: Path, arrays: dict[str, Any]) -> None:
-    """Write beside the target, then rename: a reader never sees half a file."""
-    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
-    try:
-        with open(partial, "xb") as file:
-            np.savez(file, allow_pickle=False, **arrays)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(partial, path)
-    except OSError as error:
-        raise GxError(
-            f"{path} cannot be written ({error.strerror or error}); choose another place with -o"
-        ) from None
-    finally:
-        partial.unlink(missing_ok=True)
+    with whole_file(path) as file:
+        np.savez(file, allow_pickle=False, **arrays)

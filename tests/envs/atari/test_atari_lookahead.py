@@ -36,7 +36,7 @@ def test_the_real_game_is_not_disturbed_and_goes_as_simulated(name):
         if terminated:
             env.reset()
             twin.reset()
-    assert guardian.audit.counts.fallback == 0
+    assert guardian.audit.tally.fallback == 0
 
 
 @pytest.mark.parametrize("name", ["Breakout", "Qbert"])

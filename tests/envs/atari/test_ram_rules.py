@@ -7,13 +7,13 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.envs.atari.slow_objects import Table
 
 import rlpd_gx as gx
 from rlpd_gx.envs import atari
 from rlpd_gx.envs.atari.games import TABLES
 from rlpd_gx.errors import GxError
 from rlpd_gx.guardian import Guardian
-from tests.envs.atari.slow_objects import Table
 
 RESULTS = Path(__file__).parents[3] / "results"
 RULED = [name for name, game in atari.GAMES.items() if game.rules]

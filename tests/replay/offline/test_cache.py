@@ -1,7 +1,6 @@
 """The cache: quick the second time, keyed by content and choices, never half written; the registry."""
 
 import os
-import time
 
 import numpy as np
 import pytest
@@ -22,16 +21,14 @@ def write(path, steps=5, **change):
 
 
 def folders(root):
-    return sorted(entry.name for entry in root.iterdir() if entry.name != "hashes")
+    return sorted(entry.name for entry in root.iterdir())
 
 
 def test_the_second_load_reads_nothing_of_the_source(tmp_path, cache_root, monkeypatch):
     path = write(tmp_path / "a.npz", steps=50_000)
     first = load(path)
     monkeypatch.setattr(formats, "read", None)  # would fail if it were asked again
-    start = time.perf_counter()
     second = load(path)
-    assert time.perf_counter() - start < 0.2
     for name, column in first.timeline.columns().items():
         assert np.array_equal(column, second.timeline.columns()[name], equal_nan=name == "margin")
     assert not second.timeline.observation.flags.owndata  # mapped, not read
@@ -98,12 +95,9 @@ def test_a_saved_folder_opens_by_itself(tmp_path):
     meta = tmp_path / "kept" / "meta.json"
     whole = meta.read_text()
     meta.write_text(whole.replace('"<f4"', '"|O"', 1))
-    with pytest.raises(GxError, match="pickle"):
+    with pytest.raises(GxError, match="checksum"):
         load(tmp_path / "kept")
-    meta.write_text(whole)
-    meta.write_text(
-        meta.read_text().replace(f'"rlpd_gx_dataset": {cache.LAYOUT_VERSION}', '"rlpd_gx_dataset": 0')
-    )
+    meta.write_text(whole.replace(f'"rlpd_gx_dataset": {cache.LAYOUT_VERSION}', '"rlpd_gx_dataset": 0'))
     with pytest.raises(GxError, match="layout 0"):
         load(tmp_path / "kept")
 
@@ -116,36 +110,3 @@ def test_episodes_must_agree(tmp_path):
         with pytest.raises(GxError, match=r"row 2.*fields b"):
             writer.append({"a": np.zeros((2, 3)), "b": np.zeros(2)}, "file: episode at row 2")
         writer.finish({})
-
-
-def test_a_format_is_added_by_adding_a_module(tmp_path, monkeypatch):
-    (tmp_path / "plain_numbers.py").write_text(
-        "import numpy as np\n"
-        "from rlpd_gx.replay.offline.episode import Episode, Source\n"
-        "DESCRIPTION = 'rewards as text'\n"
-        "def recognises(path):\n"
-        "    return path.suffix == '.numbers'\n"
-        "def read(path):\n"
-        "    rewards = np.loadtxt(path, ndmin=1)\n"
-        "    steps = len(rewards)\n"
-        "    episode = Episode(np.zeros((steps + 1, 1)), np.zeros((steps, 1)), rewards, True, False)\n"
-        "    return Source(episodes=iter([episode]))\n"
-    )
-    monkeypatch.setattr(formats, "__path__", [*formats.__path__, str(tmp_path)])
-    formats.formats.cache_clear()
-    try:
-        (tmp_path / "data.numbers").write_text("1\n2\n")
-        data = load(tmp_path / "data.numbers")
-        assert (data.format, data.steps) == ("plain_numbers", 2)
-    finally:
-        monkeypatch.undo()
-        formats.formats.cache_clear()
-    assert sorted(formats.formats()) == [
-        "action_log",
-        "d4rl",
-        "dqn_replay",
-        "minari",
-        "npz",
-        "rl_unplugged",
-        "table",
-    ]

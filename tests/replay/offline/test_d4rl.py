@@ -1,43 +1,16 @@
 """D4RL-style HDF5, written by h5py."""
 
-import h5py
 import numpy as np
 import pytest
+from torture._writers import steps, write_hdf5
 
 from rlpd_gx.errors import GxError
 from rlpd_gx.replay.offline import ActionRange, load
 
 
-def steps(lengths, ends):
-    """Flat columns in which every number says its row: observation t of episode e is [e, t]."""
-    columns = {name: [] for name in ("observations", "next_observations", "terminals", "timeouts")}
-    for number, (length, end) in enumerate(zip(lengths, ends, strict=True)):
-        for t in range(length):
-            last = t == length - 1
-            columns["observations"].append([number, t])
-            columns["next_observations"].append([number, t + 1])
-            columns["terminals"].append(last and end == "terminal")
-            columns["timeouts"].append(last and end == "timeout")
-    rows = len(columns["terminals"])
-    columns = {name: np.array(column) for name, column in columns.items()}
-    columns["observations"] = columns["observations"].astype(np.float32)
-    columns["next_observations"] = columns["next_observations"].astype(np.float32)
-    columns["actions"] = np.linspace(-1, 1, rows, dtype=np.float32)[:, None]
-    columns["rewards"] = np.arange(rows, dtype=np.float32)
-    return columns
-
-
-def write(path, columns, **attributes):
-    with h5py.File(path, "w") as file:
-        for name, column in columns.items():
-            file[name] = column
-        file.attrs.update(attributes)
-    return path
-
-
 def test_episodes_keep_the_observation_after_their_last_step(tmp_path):
     columns = steps([3, 2], ["terminal", "timeout"])
-    data = load(write(tmp_path / "a.hdf5", columns, env_id="Toy-v0"))
+    data = load(write_hdf5(tmp_path / "a.hdf5", columns, env_id="Toy-v0"))
     line = data.timeline
     line.check_episodes()
     assert (data.env_id, data.format, data.steps, data.episodes) == ("Toy-v0", "d4rl", 5, 2)
@@ -54,7 +27,7 @@ def test_episodes_keep_the_observation_after_their_last_step(tmp_path):
 def test_without_next_observations_nothing_is_invented(tmp_path):
     columns = steps([3, 3, 1], ["terminal", "timeout", "timeout"])
     del columns["next_observations"]
-    data = load(write(tmp_path / "a.hdf5", columns))
+    data = load(write_hdf5(tmp_path / "a.hdf5", columns))
     data.timeline.check_episodes()
     # The terminal repeats its last observation, the cut episode loses its last step, one row alone is none.
     assert data.timeline.observation.tolist() == [[0, 0], [0, 1], [0, 2], [0, 2], [1, 0], [1, 1], [1, 2]]
@@ -66,7 +39,7 @@ def test_without_next_observations_nothing_is_invented(tmp_path):
 
 def test_a_break_without_a_flag_is_a_border(tmp_path):
     columns = steps([3, 2], ["nothing", "timeout"])
-    data = load(write(tmp_path / "a.hdf5", columns))
+    data = load(write_hdf5(tmp_path / "a.hdf5", columns))
     assert data.episodes == 2
     assert np.flatnonzero(data.timeline.truncated).tolist() == [2, 5]
     assert "row 2" in data.findings[0]
@@ -76,14 +49,14 @@ def test_episodes_told_apart_by_a_number_only(tmp_path):
     columns = steps([3, 2], ["nothing", "nothing"])
     del columns["terminals"], columns["timeouts"]
     columns["episode"] = np.array([8, 8, 8, 5, 5])
-    data = load(write(tmp_path / "a.hdf5", columns))
+    data = load(write_hdf5(tmp_path / "a.hdf5", columns))
     assert np.flatnonzero(data.timeline.truncated).tolist() == [2, 5]
     assert not data.timeline.terminated.any()
     assert "each end is taken as a time limit" in data.findings[0]
 
 
 def test_a_file_that_stops_inside_an_episode(tmp_path):
-    data = load(write(tmp_path / "a.hdf5", steps([3], ["nothing"])))
+    data = load(write_hdf5(tmp_path / "a.hdf5", steps([3], ["nothing"])))
     assert np.flatnonzero(data.timeline.truncated).tolist() == [2]
 
 
@@ -91,7 +64,7 @@ def test_extras_are_kept_and_select(tmp_path):
     columns = steps([3, 2], ["terminal", "timeout"])
     columns["behaviour_iteration"] = np.array([0, 0, 20, 40, 20], np.int16)
     columns["infos/qpos"] = np.arange(10.0).reshape(5, 2)
-    data = load(write(tmp_path / "a.hdf5", columns))
+    data = load(write_hdf5(tmp_path / "a.hdf5", columns))
     assert data.timeline.extras["infos/qpos"].shape == (7, 2)
     few = data.where("behaviour_iteration <= 20")
     few.timeline.check_episodes()
@@ -108,7 +81,7 @@ def test_extras_are_kept_and_select(tmp_path):
 def test_pieces_of_one_episode_keep_their_history(tmp_path):
     columns = steps([10], ["terminal"])
     columns["good"] = np.array([0, 1, 1, 0, 0, 0, 0, 1, 0, 1])
-    line = load(write(tmp_path / "a.hdf5", columns), where=["good == 1"]).timeline
+    line = load(write_hdf5(tmp_path / "a.hdf5", columns), where=["good == 1"]).timeline
     line.check_episodes()
     # Up to 3 rows before each piece, its steps, its final observation; a row may serve in two pieces.
     assert line.observation[:, 1].tolist() == [0, 1, 2, 3, 4, 5, 6, 7, 8, 6, 7, 8, 9, 10]
@@ -131,7 +104,7 @@ def test_pieces_of_one_episode_keep_their_history(tmp_path):
     ],
 )
 def test_a_condition_that_cannot_be_used(tmp_path, condition, sentence):
-    path = write(tmp_path / "a.hdf5", steps([3], ["terminal"]))
+    path = write_hdf5(tmp_path / "a.hdf5", steps([3], ["terminal"]))
     with pytest.raises(GxError, match=sentence):
         load(path, where=[condition])
 
@@ -139,7 +112,7 @@ def test_a_condition_that_cannot_be_used(tmp_path, condition, sentence):
 def test_a_mapping_renames(tmp_path):
     columns = steps([3], ["terminal"])
     columns["obs"] = columns.pop("observations")
-    path = write(tmp_path / "a.hdf5", columns)
+    path = write_hdf5(tmp_path / "a.hdf5", columns)
     assert load(path, options={"mapping": {"observations": "obs"}}).steps == 3
     with pytest.raises(GxError, match="'nowhere'"):
         load(path, options={"mapping": {"observations": "nowhere"}})
@@ -181,7 +154,7 @@ def shorter(name):
     ],
 )
 def test_bad_values_name_file_field_and_row(tmp_path, columns, parts):
-    path = write(tmp_path / "bad.hdf5", columns)
+    path = write_hdf5(tmp_path / "bad.hdf5", columns)
     with pytest.raises(GxError) as error:
         load(path)
     for part in (str(path), *parts):
@@ -190,7 +163,7 @@ def test_bad_values_name_file_field_and_row(tmp_path, columns, parts):
 
 @pytest.mark.usefixtures("nothing_cached")
 def test_a_cut_file(tmp_path):
-    whole = write(tmp_path / "whole.hdf5", steps([300], ["terminal"])).read_bytes()
+    whole = write_hdf5(tmp_path / "whole.hdf5", steps([300], ["terminal"])).read_bytes()
     (tmp_path / "cut.hdf5").write_bytes(whole[: len(whole) // 2])
     with pytest.raises(GxError, match=r"cut\.hdf5.*download"):
         load(tmp_path / "cut.hdf5")
@@ -198,7 +171,7 @@ def test_a_cut_file(tmp_path):
 
 def test_actions_out_of_range_are_reported_and_clipped_only_on_request(tmp_path):
     columns = spoiled("actions", (2, 0), 1.37)
-    path = write(tmp_path / "human.hdf5", columns)
+    path = write_hdf5(tmp_path / "human.hdf5", columns)
     allowed = ActionRange(low=np.array([-1.0]), high=np.array([1.0]))
     as_recorded = load(path, actions=allowed)
     assert as_recorded.timeline.executed_action.max() == np.float32(1.37)
@@ -216,13 +189,13 @@ def test_actions_out_of_range_are_reported_and_clipped_only_on_request(tmp_path)
 def test_ids_that_are_no_actions(tmp_path):
     columns = steps([3, 2], ["terminal", "timeout"])
     columns["actions"] = np.array([0, 1, 2, 7, 1])
-    path = write(tmp_path / "a.hdf5", columns)
+    path = write_hdf5(tmp_path / "a.hdf5", columns)
     with pytest.raises(GxError, match="'actions', row 3: is 7"):
         load(path, actions=ActionRange(count=3))
 
 
 def test_a_time_limit_flagged_as_terminal(tmp_path):
-    path = write(tmp_path / "a.hdf5", steps([50, 50, 20, 50], ["terminal"] * 4))
+    path = write_hdf5(tmp_path / "a.hdf5", steps([50, 50, 20, 50], ["terminal"] * 4))
     data = load(path)
     assert np.count_nonzero(data.timeline.terminated) == 4
     (finding,) = data.findings
@@ -236,7 +209,7 @@ def test_a_time_limit_flagged_as_terminal(tmp_path):
 def test_another_environment(tmp_path):
     import gymnasium
 
-    data = load(write(tmp_path / "a.hdf5", steps([3], ["terminal"]), env_id="Toy-v0"))
+    data = load(write_hdf5(tmp_path / "a.hdf5", steps([3], ["terminal"]), env_id="Toy-v0"))
     box = gymnasium.spaces.Box
     right = box(-1, 1, (2,)), box(-1, 1, (1,))
     data.check_environment("Toy-v0", *right)

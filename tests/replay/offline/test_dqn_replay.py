@@ -1,46 +1,19 @@
 """DQN-Replay folders, written as Dopamine lays them out: gzipped .npy, 3 blank rows before each episode."""
 
-import gzip
-import io
-
 import numpy as np
 import pytest
+from torture._writers import stream, write_checkpoint
 
 from rlpd_gx.errors import GxError
 from rlpd_gx.replay.offline import load
 from rlpd_gx.replay.offline.formats import dqn_replay
 
 
-def stream(lengths):
-    """Rows of episodes that all end terminal; observation, action and reward say a running number."""
-    rows = {"observation": [], "action": [], "reward": [], "terminal": []}
-    number = 1
-    for length in lengths:
-        for t in range(-3, length):
-            rows["observation"].append(np.full((84, 84), number if t >= 0 else 0, np.uint8))
-            rows["action"].append(number % 18 if t >= 0 else 0)
-            rows["reward"].append(float(number) if t >= 0 else 0.0)
-            rows["terminal"].append(int(t == length - 1))
-            number += t >= 0
-    kinds = {"observation": np.uint8, "action": np.int32, "reward": np.float32, "terminal": np.uint8}
-    return {name: np.array(column, kinds[name]) for name, column in rows.items()}
-
-
-def write(folder, rows, number=0):
-    folder.mkdir(exist_ok=True)
-    for name, column in rows.items():
-        out = io.BytesIO()
-        np.save(out, column)
-        (folder / f"$store$_{name}_ckpt.{number}.gz").write_bytes(gzip.compress(out.getvalue()))
-    (folder / f"add_count_ckpt.{number}.gz").write_bytes(gzip.compress(b""))
-    return folder
-
-
 def test_blank_rows_go_and_episodes_stay(tmp_path, monkeypatch):
     monkeypatch.setattr(dqn_replay, "CHUNK_ROWS", 4)  # so that episodes cross chunks
     rows = stream([5, 3, 4])
     cut = {name: column[:-2] for name, column in rows.items()}
-    data = load(write(tmp_path / "replay_logs", cut))
+    data = load(write_checkpoint(tmp_path / "replay_logs", cut))
     line = data.timeline
     line.check_episodes()
     assert data.format == "dqn_replay"
@@ -55,9 +28,9 @@ def test_blank_rows_go_and_episodes_stay(tmp_path, monkeypatch):
 def test_an_episode_goes_on_in_the_next_file(tmp_path):
     rows = stream([5, 3])
     for number, part in enumerate((slice(0, 6), slice(6, None))):
-        write(tmp_path / "logs", {name: column[part] for name, column in rows.items()}, number)
+        write_checkpoint(tmp_path / "logs", {name: column[part] for name, column in rows.items()}, number)
     assert load(tmp_path / "logs").timeline.reward.tolist() == [1, 2, 3, 4, 5, 0, 6, 7, 8, 0]
-    write(tmp_path / "logs", stream([2]), 7)
+    write_checkpoint(tmp_path / "logs", stream([2]), 7)
     some = load(tmp_path / "logs", options={"checkpoints": [0, 7]}).timeline
     assert some.reward.tolist() == [1, 2, 0, 1, 2, 0]
     with pytest.raises(GxError, match=r"ckpt\.4\.gz"):
@@ -67,7 +40,7 @@ def test_an_episode_goes_on_in_the_next_file(tmp_path):
 @pytest.mark.usefixtures("nothing_cached")
 def test_bad_folders(tmp_path):
     rows = stream([50])
-    folder = write(tmp_path / "logs", rows)
+    folder = write_checkpoint(tmp_path / "logs", rows)
     file = folder / "$store$_reward_ckpt.0.gz"
     whole = file.read_bytes()
 
@@ -77,12 +50,12 @@ def test_bad_folders(tmp_path):
     file.unlink()
     with pytest.raises(GxError, match=r"reward_ckpt\.0\.gz: 'reward': is missing"):
         load(folder)
-    write(folder, {"reward": rows["reward"][:-1]})
+    write_checkpoint(folder, {"reward": rows["reward"][:-1]})
     with pytest.raises(GxError, match=r"'reward', row 52: has 52 rows where observation has 53"):
         load(folder)
-    write(folder, {"reward": np.where(rows["reward"] == 7, np.nan, rows["reward"])})
+    write_checkpoint(folder, {"reward": np.where(rows["reward"] == 7, np.nan, rows["reward"])})
     with pytest.raises(GxError, match=r"ckpt\.0\.gz: 'rewards', row 9: is NaN"):
         load(folder)
-    write(folder, {"reward": np.array([None] * 53)})
+    write_checkpoint(folder, {"reward": np.array([None] * 53)})
     with pytest.raises(GxError, match="pickle"):
         load(folder)

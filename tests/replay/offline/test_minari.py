@@ -1,57 +1,26 @@
 """Minari datasets, written by Minari itself."""
 
 import json
-import warnings
 
 import gymnasium
 import h5py
 import numpy as np
 import pytest
 from gymnasium.spaces import Box, Dict, Discrete
+from torture._writers import minari_episode, write_minari
 
 from rlpd_gx.errors import GxError
 from rlpd_gx.replay.offline import load
 
-
-def create(tmp_path, monkeypatch, episodes, observation_space, action_space, env=None, **options):
-    """The folder of a new local dataset."""
-    import minari
-    from minari.data_collector import EpisodeBuffer
-
-    monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path / "minari"))
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # it warns about every field of the metadata left out
-        minari.create_dataset_from_buffers(
-            "toy/test-v0",
-            [EpisodeBuffer(id=number, **episode) for number, episode in enumerate(episodes)],
-            env=env,
-            observation_space=observation_space,
-            action_space=action_space,
-            **options,
-        )
-    return tmp_path / "minari" / "toy" / "test-v0"
-
-
-def episode(number, length, terminal, **infos):
-    return {
-        "observations": np.array([[number, t] for t in range(length + 1)], np.float32),
-        "actions": np.array([t % 3 for t in range(length)]),
-        "rewards": [float(t) for t in range(length)],
-        "terminations": [False] * (length - 1) + [terminal],
-        "truncations": [False] * (length - 1) + [not terminal],
-        "infos": infos,
-    }
-
-
 BOX = Box(-9, 9, (2,), np.float32)
 
 
-def test_arrays(tmp_path, monkeypatch):
+def test_arrays(tmp_path):
     episodes = [
-        episode(0, 3, True, lives=np.array([3, 3, 2, 1])),
-        episode(1, 2, False, lives=np.array([3, 3, 3])),
+        minari_episode(0, 3, True, lives=np.array([3, 3, 2, 1])),
+        minari_episode(1, 2, False, lives=np.array([3, 3, 3])),
     ]
-    folder = create(tmp_path, monkeypatch, episodes, BOX, Discrete(3))
+    folder = write_minari(tmp_path, episodes, BOX, Discrete(3))
     data = load(folder)
     line = data.timeline
     line.check_episodes()
@@ -65,9 +34,9 @@ def test_arrays(tmp_path, monkeypatch):
     assert load(folder / "data").steps == 5
 
 
-def test_dict_observations_and_what_a_guard_recorded(tmp_path, monkeypatch):
+def test_dict_observations_and_what_a_guard_recorded(tmp_path):
     space = Dict({"position": BOX, "goal": Dict({"where": Box(0, 1, (1,), np.float32)})})
-    whole = episode(
+    whole = minari_episode(
         0,
         3,
         True,
@@ -80,7 +49,7 @@ def test_dict_observations_and_what_a_guard_recorded(tmp_path, monkeypatch):
         "position": whole["observations"],
         "goal": {"where": np.linspace(0, 1, 4, dtype=np.float32)[:, None]},
     }
-    folder = create(tmp_path, monkeypatch, [whole], space, Discrete(3))
+    folder = write_minari(tmp_path, [whole], space, Discrete(3))
     metadata = folder / "data" / "metadata.json"
     metadata.write_text(json.dumps({**json.loads(metadata.read_text()), "rules_fingerprint": "abc"}))
     data = load(folder)
@@ -95,32 +64,40 @@ def test_dict_observations_and_what_a_guard_recorded(tmp_path, monkeypatch):
     assert data.rules_fingerprint == "abc"
 
 
-def test_what_the_environment_says_is_used(tmp_path, monkeypatch):
+def test_what_the_environment_says_is_used(tmp_path):
     env = gymnasium.make("CartPole-v1")
     length = env.spec.max_episode_steps
-    flagged = episode(0, length, True)
+    flagged = minari_episode(0, length, True)
     flagged["observations"] = np.zeros((length + 1, 4), np.float32)
     flagged["actions"] = np.zeros(length, np.int64)
-    data = load(create(tmp_path, monkeypatch, [flagged], None, None, env=env))
+    data = load(write_minari(tmp_path, [flagged], None, None, env=env))
     assert data.env_id == "CartPole-v1"
     assert data.actions.count == 2
     assert f"--time-limit {length}" in data.findings[0]
 
 
-def test_lossy_pictures_are_said(tmp_path, monkeypatch):
-    pictures = episode(0, 2, True)
+def test_the_other_storage_of_minari(tmp_path):
+    episodes = [minari_episode(0, 3, True), minari_episode(1, 2, False)]
+    folder = write_minari(tmp_path, episodes, BOX, Discrete(3), data_format="arrow")
+    assert load(folder).timeline.reward.tolist() == [0, 1, 2, 0, 0, 1, 0]
+
+
+def test_lossy_pictures_are_said(tmp_path):
+    pictures = minari_episode(0, 2, True)
     pictures["observations"] = np.random.default_rng(0).integers(0, 255, (3, 32, 32, 3)).astype(np.uint8)
     space = Box(0, 255, (32, 32, 3), np.uint8)
-    lossy = load(create(tmp_path / "a", monkeypatch, [pictures], space, Discrete(3)))
+    lossy = load(write_minari(tmp_path / "a", [pictures], space, Discrete(3)))
     assert "JPEG" in lossy.findings[0]
-    exact = load(create(tmp_path / "b", monkeypatch, [pictures], space, Discrete(3), jpeg_encoding=False))
+    exact = load(write_minari(tmp_path / "b", [pictures], space, Discrete(3), jpeg_encoding=False))
     assert exact.findings == ()
     assert (exact.timeline.observation == pictures["observations"]).all()
 
 
 @pytest.mark.usefixtures("nothing_cached")
-def test_bad_datasets(tmp_path, monkeypatch):
-    folder = create(tmp_path, monkeypatch, [episode(0, 3, True), episode(1, 2, False)], BOX, Discrete(3))
+def test_bad_datasets(tmp_path):
+    folder = write_minari(
+        tmp_path, [minari_episode(0, 3, True), minari_episode(1, 2, False)], BOX, Discrete(3)
+    )
     main = folder / "data" / "main_data.hdf5"
     whole = main.read_bytes()
     with h5py.File(main, "a") as file:

@@ -44,7 +44,7 @@ def test_damaged_and_unknown_files(tmp_path):
     np.savez(tmp_path / "a.npz", **COLUMNS)
     (tmp_path / "cut.npz").write_bytes((tmp_path / "a.npz").read_bytes()[:-300])
     (tmp_path / "letter.txt").write_text("dear reader")
-    with pytest.raises(GxError, match=r"cut\.npz.*cut short"):
+    with pytest.raises(GxError, match=r"cut\.npz: cannot be read.*again"):
         load(tmp_path / "cut.npz")
     with pytest.raises(GxError, match=r"letter\.txt.*known are.*minari"):
         load(tmp_path / "letter.txt")
@@ -139,7 +139,12 @@ def test_parquet_with_lists(tmp_path):
     ("rows", "mapping", "sentence"),
     [
         (ROWS, {**MAPPING, "rewards": "gain"}, "'gain': is not a column"),
-        ([*ROWS[:2], ("a", 1.0, 0.5, 1.0, None, 0, "")], MAPPING, "'r', row 2: is empty"),
+        ([ROWS[0], ("a", 1.0, 0.5, 1.0, None, 0, ""), *ROWS[2:]], MAPPING, "'rewards/r', row 1: is empty"),
+        (
+            [ROWS[0], ("a", 1.0, None, 1.0, 1.0, 0, ""), *ROWS[2:]],
+            MAPPING,
+            "'observations/v', row 1: is empty",
+        ),
         (ROWS, {**MAPPING, "rewards": "comment"}, "'comment': holds string"),
         (ROWS, {}, "'observations': is missing"),
     ],
@@ -147,3 +152,82 @@ def test_parquet_with_lists(tmp_path):
 def test_bad_tables_name_column_and_row(tmp_path, rows, mapping, sentence):
     with pytest.raises(GxError, match=sentence):
         load(write_csv(tmp_path / "log.csv", rows), options={"mapping": mapping})
+
+
+def log(rows):
+    """(run, t, x, fell) of each row as a table with one action and one reward."""
+    return {
+        "run": [row[0] for row in rows],
+        "time": [row[1] for row in rows],
+        "observations": np.array([[row[2]] for row in rows], float),
+        "actions": np.zeros((len(rows), 1)),
+        "rewards": np.ones(len(rows)),
+        "terminals": np.array([row[3] for row in rows]),
+    }
+
+
+ORDERED = [(run, t, 10 * run + t, t == 4) for run in range(3) for t in range(5)]
+
+
+@pytest.mark.parametrize("number", range(20))
+def test_shuffled_rows_are_said_to_be_shuffled(tmp_path, number):
+    rng = np.random.default_rng(number)
+    path, options = tmp_path / "log.csv", {"mapping": {**MAPPING, "time": "t"}}
+    rows = [(run, x, 0.5, 0.0, 1.0, int(fell), t) for run, t, x, fell in ORDERED]
+    with path.open("w", newline="") as file:
+        csv.writer(file).writerows([[*NAMES[:-1], "t"], *(rows[i] for i in rng.permutation(15))])
+    with pytest.raises(
+        GxError, match=r"log\.csv: '(t|run)', row \d+: .*the rows look shuffled; sort the rows"
+    ):
+        load(path, options=options)
+    findings = load(path, options=options, strict=False).findings  # what an audit does
+    assert any("shuffled" in finding for finding in findings)
+
+
+def test_rows_in_order_are_not(tmp_path):
+    columns = log(ORDERED)
+    columns["episode"] = np.array(columns.pop("run"))
+    np.savez(tmp_path / "a.npz", **columns)
+    assert load(tmp_path / "a.npz").episodes == 3
+    columns["episode"] = columns["episode"][::-1]  # any order of episodes will do
+    np.savez(tmp_path / "a.npz", **columns)
+    assert load(tmp_path / "a.npz").episodes == 3
+    columns["episode"][-1] = columns["episode"][0]
+    np.savez(tmp_path / "a.npz", **columns)
+    with pytest.raises(GxError, match="'episode', row 14: comes back to an episode"):
+        load(tmp_path / "a.npz")
+
+
+def test_a_time_limit_without_next_observations_takes_its_last_step_with_it(tmp_path):
+    columns = log(ORDERED)
+    del columns["run"]
+    columns["terminals"][-1] = True
+    np.savez(tmp_path / "a.npz", **columns)
+    line = load(tmp_path / "a.npz", time_limit_steps=5).timeline
+    line.check_episodes()
+    assert not line.terminated.any()
+    assert line.observation[:, 0].tolist() == ORDERED_X  # no observation is there twice
+    assert np.flatnonzero(line.truncated).tolist() == [3, 8, 13]
+    assert any(
+        "last step is left out" in said for said in load(tmp_path / "a.npz", time_limit_steps=5).findings
+    )
+    real = load(tmp_path / "a.npz").timeline
+    assert np.count_nonzero(real.terminated) == 3  # a terminal needs no next observation
+    assert len(real) == 18
+    columns["next_observations"] = columns["observations"] + 1
+    np.savez(tmp_path / "a.npz", **columns)
+    known = load(tmp_path / "a.npz", time_limit_steps=5).timeline
+    assert len(known) == 18
+    assert np.flatnonzero(known.truncated).tolist() == [4, 10, 16]
+
+
+ORDERED_X = [row[2] for row in ORDERED]
+
+
+def test_an_episode_of_one_step_that_was_a_time_limit_is_gone(tmp_path):
+    columns = log([(0, 0, 1, True), (1, 0, 2, False), (1, 1, 3, False), (1, 2, 4, True)])
+    del columns["run"], columns["time"]
+    np.savez(tmp_path / "a.npz", **columns)
+    assert load(tmp_path / "a.npz").episodes == 2
+    data = load(tmp_path / "a.npz", time_limit_steps=1)
+    assert (data.episodes, data.steps) == (1, 3)

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from test_rl_unplugged import transition, write
+from torture._writers import transition, write_shard
 
 from rlpd_gx.errors import GxError
 from rlpd_gx.replay.hybrid import Hybrid
@@ -15,7 +15,7 @@ from rlpd_gx.replay.timeline import Layout
 @pytest.mark.parametrize("sampler", [Uniform(), Stride(width=4), Span()])
 def test_shuffled_transitions_give_exactly_their_own_stacks(tmp_path, sampler):
     messages = [transition(t) for t in (30, 10, 11, 20, 50)]
-    line = load(write(tmp_path / "shard", messages)).timeline
+    line = load(write_shard(tmp_path / "shard", messages)).timeline
     line.check_episodes()
     hybrid = Hybrid(
         online=None, offline=line, sampler=sampler, generator=np.random.default_rng(0), batch_size=64, stack=4
@@ -29,7 +29,7 @@ def test_shuffled_transitions_give_exactly_their_own_stacks(tmp_path, sampler):
 
 
 def test_rows_that_only_fill_stacks_must_come_first(tmp_path):
-    line = load(write(tmp_path / "shard", [transition(10), transition(11)])).timeline
+    line = load(write_shard(tmp_path / "shard", [transition(10), transition(11)])).timeline
     line.check_episodes()
     columns = dict(line.columns())
     columns["is_step"] = line.is_step.copy()

@@ -109,6 +109,12 @@ class Lookahead(rules.Lookahead):
         effort: int = 10,
     ) -> None:
         atari: AtariEnv = env.unwrapped
+        if not isinstance(atari, AtariEnv):
+            name = str(getattr(getattr(env, "spec", None), "id", ""))
+            game = name.removeprefix("ALE/").partition("-")[0] if name.startswith("ALE/") else "GAME"
+            raise GxError(
+                f"look-ahead needs one of our Atari environments, not {name or env}: --env Atari/{game}-ram"
+            )
         names = atari.action_meanings
         given = range(len(names)) if continuations is None else continuations
         for unknown in (a for a in given if isinstance(a, str) and a not in names):

@@ -3,15 +3,18 @@
 from rlpd_gx.replay.offline.audit import audit
 from rlpd_gx.replay.offline.dataset import LiveSafeSets, OfflineDataset, load
 from rlpd_gx.replay.offline.episode import ActionRange, Episode, Source
+from rlpd_gx.replay.offline.formats import Format, register
 from rlpd_gx.replay.offline.safe_sets import with_safe_sets
 
 __all__ = [
     "ActionRange",
     "Episode",
+    "Format",
     "LiveSafeSets",
     "OfflineDataset",
     "Source",
     "audit",
     "load",
+    "register",
     "with_safe_sets",
 ]

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 from rich.table import Table
 
+from rlpd_gx import trees
 from rlpd_gx.replay.offline.dataset import ASSUMED, OfflineDataset
 from rlpd_gx.safe_sets import decode
 from rlpd_gx.types import Array
@@ -87,8 +88,8 @@ def _spread(values: Array) -> dict[str, float] | None:
 
 
 def _observation(observation: Any) -> dict[str, str]:
-    parts = observation if isinstance(observation, Mapping) else {"all": observation}
-    return {name: f"{part.dtype}{list(part.shape[1:])}" for name, part in parts.items()}
+    parts = trees.named_leaves(observation)
+    return {name or "all": f"{part.dtype}{list(part.shape[1:])}" for name, part in parts.items()}
 
 
 def _actions(actions: Array) -> dict[str, Any]:

@@ -1,14 +1,13 @@
 """Converted datasets as folders of raw columns: memory-mapped when read, never half written.
 
 `<root>/<key>/` holds `meta.json` and one `.bin` per column. The key covers the content of the source and
-every choice made while reading it. A folder appears under its name only when it is complete.
+every choice made while reading it. A folder appears under its name only when it is complete. Every file in it
+has a checksum, and all are verified whenever it is opened.
 """
 
 import hashlib
 import json
 import os
-import shutil
-import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,13 +16,16 @@ from urllib.parse import quote
 
 import numpy as np
 
+from rlpd_gx import files
 from rlpd_gx.errors import GxError
-from rlpd_gx.replay.offline.episode import pickled
+from rlpd_gx.replay.offline.numbers import cast
 from rlpd_gx.safe_sets import Spec
 from rlpd_gx.types import Array
+from rlpd_gx.untrusted import pickled, reading
 
-LAYOUT_VERSION = 2
+LAYOUT_VERSION = 3
 MARK = "rlpd_gx_dataset"
+SEAL = "sha256"
 
 
 def cache_root() -> Path:
@@ -34,23 +36,14 @@ def cache_root() -> Path:
     return Path(base) / "rlpd-gx" / "datasets"
 
 
-def content_hash(path: Path, root: Path) -> str:
-    """SHA-256 of a file, or of all files under a folder; remembered while size and time stay the same."""
-    files = [path] if path.is_file() else sorted(file for file in path.rglob("*") if file.is_file())
-    stamp = hashlib.sha256()
-    for file in files:
-        status = file.stat()
-        stamp.update(f"{file.resolve()}\0{status.st_size}\0{status.st_mtime_ns}\0{status.st_ino}\n".encode())
-    memory = root / "hashes" / stamp.hexdigest()
-    if memory.is_file():
-        return memory.read_text()
-    total = hashlib.sha256()
-    for file in files:
-        with file.open("rb") as stream:
-            digest = hashlib.file_digest(stream, "sha256").hexdigest()
-        total.update(f"{file.relative_to(path)}\0{digest}\n".encode())
-    _write_whole(memory, total.hexdigest().encode())
-    return total.hexdigest()
+def content_hash(path: Path) -> str:
+    """SHA-256 of a file, or of all files under a folder.
+
+    Always of the content: size and time of a file can stay the same while it changes.
+    """
+    inside = [path] if path.is_file() else sorted(file for file in path.rglob("*") if file.is_file())
+    lines = [f"{file.relative_to(path)}\0{files.sha256(file)}\n" for file in inside]
+    return hashlib.sha256("".join(lines).encode()).hexdigest()
 
 
 def key_of(choices: Mapping[str, Any]) -> str:
@@ -67,6 +60,7 @@ class ColumnWriter:
         self.rows = 0
         self._files: dict[str, IO[bytes]] = {}
         self._kinds: dict[str, tuple[np.dtype[Any], tuple[int, ...]]] = {}
+        self._sums: dict[str, Any] = {}
 
     def append(self, columns: Mapping[str, Array], where: str) -> None:
         """`[k, ...]` rows of every column; `where` names them in an error."""
@@ -74,6 +68,7 @@ class ColumnWriter:
             for name, column in columns.items():
                 self._kinds[name] = (column.dtype, column.shape[1:])
                 self._files[name] = (self.folder / _file_name(name)).open("wb")
+                self._sums[name] = hashlib.sha256()
         if columns.keys() != self._kinds.keys():
             odd = ", ".join(sorted(columns.keys() ^ self._kinds.keys()))
             raise GxError(
@@ -86,75 +81,72 @@ class ColumnWriter:
                     f"{where}: {name!r} is {column.dtype} {column.shape[1:]}, but was {dtype} {shape} "
                     "before; make it the same in all episodes"
                 )
-            np.ascontiguousarray(column, dtype).tofile(self._files[name])
+            data = np.ascontiguousarray(cast(where, name, column, dtype))
+            self._sums[name].update(data.data.cast("B") if data.size else b"")
+            data.tofile(self._files[name])
         self.rows += len(next(iter(columns.values())))
 
     def finish(self, meta: Mapping[str, Any]) -> None:
-        """Write `meta.json` last and see everything to the disk."""
-        self.close(sync=True)
-        kinds = {name: {"dtype": dtype.str, "shape": shape} for name, (dtype, shape) in self._kinds.items()}
-        content = {MARK: LAYOUT_VERSION, "rows": self.rows, "columns": kinds, **meta}
-        _write_whole(self.folder / "meta.json", json.dumps(content, indent=1).encode())
+        """Write `meta.json`, with the checksum of every column, last."""
+        self.close()
+        kinds = {
+            name: {"dtype": dtype.str, "shape": list(shape), "sha256": self._sums[name].hexdigest()}
+            for name, (dtype, shape) in self._kinds.items()
+        }
+        _write_sealed(
+            self.folder / "meta.json", {MARK: LAYOUT_VERSION, "rows": self.rows, "columns": kinds, **meta}
+        )
 
-    def close(self, sync: bool = False) -> None:
+    def close(self) -> None:
         """Close the files."""
         for file in self._files.values():
-            if sync:
-                file.flush()
-                os.fsync(file.fileno())
             file.close()
 
 
 @contextmanager
 def new_folder(target: Path) -> Iterator[ColumnWriter]:
     """A writer into a hidden folder that becomes `target` only if the block ends well."""
-    target.parent.mkdir(parents=True, exist_ok=True)
-    hidden = Path(tempfile.mkdtemp(prefix=".partial-", dir=target.parent))
-    writer = ColumnWriter(hidden)
+    written = False
     try:
-        yield writer
-        try:
-            hidden.rename(target)
-        except OSError:
-            if not is_dataset(target):  # otherwise another process was quicker with the same data
-                raise
-    finally:
-        writer.close()
-        shutil.rmtree(hidden, ignore_errors=True)
+        with files.whole_folder(target) as hidden:
+            writer = ColumnWriter(hidden)
+            try:
+                yield writer
+            finally:
+                writer.close()
+            written = True
+    except GxError:
+        if not (written and is_dataset(target)):  # otherwise another process was quicker with the same data
+            raise
 
 
 def is_dataset(folder: Path) -> bool:
     """Whether this folder is a complete converted dataset."""
     meta = folder / "meta.json"
-    return meta.is_file() and f'"{MARK}"' in meta.read_text()
+    return meta.is_file() and f'"{MARK}"'.encode() in meta.read_bytes()
 
 
 def read_meta(folder: Path) -> dict[str, Any]:
-    """`meta.json`, refused if another version wrote it."""
-    meta: dict[str, Any] = json.loads((folder / "meta.json").read_text())
-    if meta[MARK] != LAYOUT_VERSION:
-        raise GxError(
-            f"{folder}: written in layout {meta[MARK]}, this version reads {LAYOUT_VERSION}; convert it again"
-        )
-    return meta
+    """`meta.json`, refused if another version wrote it or its checksum is wrong."""
+    return _read_sealed(folder / "meta.json", LAYOUT_VERSION)
 
 
 def open_columns(folder: Path, meta: Mapping[str, Any]) -> dict[str, Array]:
-    """The columns, memory-mapped and read-only."""
+    """The columns, memory-mapped and read-only, once their checksums are verified."""
     columns = {}
     for name, kind in meta["columns"].items():
         dtype, shape = np.dtype(kind["dtype"]), (meta["rows"], *kind["shape"])
         file = folder / _file_name(name)
         if dtype.hasobject:
             raise pickled(file)
-        expected = dtype.itemsize * int(np.prod(shape, dtype=np.int64))
-        if not file.is_file() or file.stat().st_size != expected:
-            raise GxError(
-                f"{file}: column {name!r} should have {expected} bytes; delete the folder and convert again"
-            )
+        size = dtype.itemsize * int(np.prod(shape, dtype=np.int64))
+        if not file.is_file() or file.stat().st_size != size:
+            raise _damaged(file, f"column {name!r} should have {size} bytes")
+        if files.sha256(file) != kind["sha256"]:
+            raise _damaged(file, f"the checksum (SHA-256) of column {name!r} is wrong")
         # A plain array over the mapping: numpy's own memmap class is slow to index.
         columns[name] = (
-            np.asarray(np.memmap(file, dtype, "r", shape=shape)) if expected else np.zeros(shape, dtype)
+            np.asarray(np.memmap(file, dtype, "r", shape=shape)) if size else np.zeros(shape, dtype)
         )
     return columns
 
@@ -164,40 +156,49 @@ def read_safe_sets(folder: Path, key: str) -> tuple[Array, Spec | None] | None:
     file = _safe_set_file(folder, key)
     if not (file.is_file() and file.with_suffix(".json").is_file()):
         return None
-    spec = json.loads(file.with_suffix(".json").read_text())
-    return np.asarray(np.load(file, mmap_mode="r", allow_pickle=False)), spec
+    kept = _read_sealed(file.with_suffix(".json"))
+    if files.sha256(file) != kept["codes"]:
+        raise _damaged(file, "the checksum (SHA-256) of its safe sets is wrong")
+    return np.asarray(np.load(file, mmap_mode="r", allow_pickle=False)), kept["spec"]
 
 
 def write_safe_sets(folder: Path, key: str, codes: Array, spec: Spec | None) -> None:
     """Keep the codes that some rules made; what is there is there completely."""
     file = _safe_set_file(folder, key)
-    _write_whole(file.with_suffix(".json"), json.dumps(spec).encode())  # first: the codes stand for both
-    with _replacing(file) as stream:
+    with files.whole_file(file) as stream:
         np.lib.format.write_array(stream, np.ascontiguousarray(codes), allow_pickle=False)
+    _write_sealed(file.with_suffix(".json"), {"spec": spec, "codes": files.sha256(file)})
 
 
 def _safe_set_file(folder: Path, key: str) -> Path:
     return folder / f"safe_set-{hashlib.sha256(key.encode()).hexdigest()[:16]}.npy"
 
 
-def _write_whole(file: Path, content: bytes) -> None:
-    with _replacing(file) as stream:
-        stream.write(content)
+def _write_sealed(file: Path, content: Mapping[str, Any]) -> None:
+    """JSON that carries its own checksum."""
+    plain = json.loads(json.dumps(content))
+    files.write_json(file, {**plain, SEAL: _sum_of(plain)})
 
 
-@contextmanager
-def _replacing(file: Path) -> Iterator[IO[bytes]]:
-    file.parent.mkdir(parents=True, exist_ok=True)
-    descriptor, hidden = tempfile.mkstemp(prefix=".partial-", dir=file.parent)
-    try:
-        with os.fdopen(descriptor, "wb") as stream:
-            yield stream
-            stream.flush()
-            os.fsync(stream.fileno())
-        os.replace(hidden, file)
-    except BaseException:
-        Path(hidden).unlink(missing_ok=True)
-        raise
+def _read_sealed(file: Path, version: int | None = None) -> dict[str, Any]:
+    with reading(file, "delete the folder and convert again"):
+        content = json.loads(file.read_bytes())
+        if content.get(MARK) != version:  # before its checksum, which older versions did not write
+            raise GxError(
+                f"{file}: written in layout {content.get(MARK)}, this version reads {version}; convert it again"
+            )
+        seal = content.pop(SEAL, None)
+    if _sum_of(content) != seal:
+        raise _damaged(file, "its own checksum (SHA-256) is wrong")
+    return dict(content)
+
+
+def _sum_of(content: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+
+
+def _damaged(file: Path, what: str) -> GxError:
+    return GxError(f"{file}: {what}; delete the folder and convert again")
 
 
 def _file_name(column: str) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import operator
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -9,18 +11,20 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import gymnasium
 import numpy as np
 from rich.console import Console
 from rich.progress import Progress
 
+from rlpd_gx import trees
 from rlpd_gx.errors import GxError
 from rlpd_gx.replay.offline import cache, formats
 from rlpd_gx.replay.offline.checks import Checks
 from rlpd_gx.replay.offline.episode import ActionRange, Episode, Source
+from rlpd_gx.replay.offline.numbers import cast
 from rlpd_gx.replay.timeline import Layout, Timeline
-from rlpd_gx.safe_sets import SafeSet, Spec
+from rlpd_gx.safe_sets import SafeSet, Spec, decode
 from rlpd_gx.types import Array
+from rlpd_gx.untrusted import reading
 
 _COMPARISONS: dict[str, Callable[[Any, Any], Any]] = {
     "<=": operator.le,
@@ -35,6 +39,8 @@ _SAFE_SET_FACTS = ("safe_set_spec", "state_fingerprint")  # not in what older ve
 ASSUMED = "assumed:"  # before the fingerprint, where some safe sets are an assumption
 KNOWN = "safe_set_known"  # extra column, where the safe sets of some rows are not known
 UNKNOWN_ID = -1  # what was done before a piece that begins inside an episode
+_CHUNK_ROWS = 1 << 12  # written or summed at once
+_LEARNED = ("observation", "proposed_action", "executed_action", "reward")
 HISTORY_ROWS = 3  # before a piece: what a stack of 4 frames needs
 
 
@@ -149,9 +155,7 @@ class OfflineDataset:
             raise GxError(
                 f"{self.name}: 'env_id' is {self.env_id}, not {env_id}; give the data of that environment"
             )
-        here = self.timeline.observation
-        parts = dict(here) if isinstance(here, Mapping) else {"": here}
-        theirs = _leaves(observation_space)
+        parts, theirs = trees.named_leaves(self.timeline.observation), trees.named_leaves(observation_space)
         if parts.keys() != theirs.keys():
             raise GxError(
                 f"{self.name}: 'observations' has parts {sorted(parts)}, the environment {sorted(theirs)}"
@@ -182,9 +186,20 @@ class OfflineDataset:
                     f"{self.name}: {name!r} is {found} in every row, not {needed}; "
                     "give the data of that environment"
                 )
-            columns[name] = here if here.dtype == there.base else here.astype(there.base)
+            columns[name] = cast(self.name, name, here, there.base)
         # Safe sets computed from rounded states must not be kept as those of the file.
         return replace(self, timeline=Timeline.from_columns(columns), folder=None)
+
+    def digest(self) -> str:
+        """SHA-256 over every number of every column, their types, and what the codes of safe sets mean."""
+        columns = self.timeline.columns()
+        kinds = {name: (column.dtype.str, column.shape) for name, column in columns.items()}
+        about = {"columns": kinds, "spec": self.safe_set_spec, "rules": self.rules_fingerprint}
+        total = hashlib.sha256(json.dumps(about, sort_keys=True).encode())
+        for _, column in sorted(columns.items()):
+            for start in range(0, len(column) if column.size else 0, _CHUNK_ROWS):
+                total.update(np.ascontiguousarray(column[start : start + _CHUNK_ROWS]).data.cast("B"))
+        return total.hexdigest()
 
     def save(self, folder: Path) -> Path:
         """Write the columns into a new folder that `load` opens at once."""
@@ -192,9 +207,8 @@ class OfflineDataset:
             raise GxError(f"{folder}: exists already; name a new folder")
         with cache.new_folder(folder) as writer:
             columns = self.timeline.columns()
-            chunk = 1 << 16
-            for start in range(0, len(self.timeline), chunk):
-                writer.append({k: v[start : start + chunk] for k, v in columns.items()}, self.name)
+            for start in range(0, len(self.timeline), _CHUNK_ROWS):
+                writer.append(trees.index(columns, np.s_[start : start + _CHUNK_ROWS]), self.name)
             facts = {name: getattr(self, name) for name in _FACTS + _SAFE_SET_FACTS}
             writer.finish(_meta(self.actions, findings=list(self.findings), **facts))
         return folder
@@ -221,12 +235,13 @@ def load(
     """
     path, root = Path(path), root or cache.cache_root()
     if path.is_dir() and cache.is_dataset(path):
-        return _where(_open(path), where)
+        return _where(_open(path, strict), where)
     name = format or formats.detect(path)
     options = dict(options or {})
     choices = {
-        "content": cache.content_hash(path, root),
+        "content": cache.content_hash(path),
         "format": name,
+        "reader": formats.code_of(name),
         "options": formats.meaning(path, name, options),
         "actions": _range_as_json(actions),
         "clip_actions": clip_actions,
@@ -242,10 +257,16 @@ def load(
         if live_safe_sets:
             source.rules_fingerprint = live_safe_sets.rules_fingerprint
         checks = Checks(
-            path, actions or source.actions, clip_actions, time_limit_steps, source.time_limit_steps, strict
+            path,
+            actions or source.actions,
+            clip_actions,
+            time_limit_steps,
+            source.time_limit_steps,
+            strict,
+            source.names,
         )
         _convert(source, checks, path, name, folder, progress)
-    return _where(replace(_open(folder), name=path.name), where)
+    return _where(replace(_open(folder, strict), name=path.name), where)
 
 
 def _convert(
@@ -261,10 +282,12 @@ def _convert(
         knows_unsafe_events = False
         for episode in source.episodes:
             knows_unsafe_events |= episode.unsafe_events is not None
-            writer.append(
-                rows_of(checks(episode)), f"{episode.file or path}: episode at row {episode.first_row}"
-            )
             bar.advance(task, episode.steps)
+            if (checked := checks(episode)) is not None:
+                place = f"{episode.file or path}: episode at row {episode.first_row}"
+                writer.append(rows_of(checked), place)
+        if checks.strict and source.faults:
+            raise source.faults[0]
         if not writer.rows:
             raise GxError(f"{path}: no episode with a step in it; give a file with data")
         writer.finish(
@@ -276,31 +299,28 @@ def _convert(
                 rules_fingerprint=source.rules_fingerprint,
                 safe_set_spec=source.safe_set_spec,
                 knows_unsafe_events=knows_unsafe_events,
-                findings=[*source.notes, *checks.close()],
+                findings=[*source.notes, *map(str, source.faults), *checks.close()],
             )
         )
 
 
 def rows_of(episode: Episode) -> dict[str, Array]:
-    """The rows of one episode in the columns of a timeline: `[lead_in + T + 1, ...]` each.
+    """The rows of one checked episode in the columns of a timeline: `[lead_in + T + 1, ...]` each.
 
     Columns the file does not know are left out; `_open` fills them in.
     """
     before, steps = episode.lead_in, episode.steps
     rows = before + steps + 1
 
-    def padded(column: Array, dtype: Any = None) -> Array:
-        full = np.zeros((rows, *column.shape[1:]), dtype or column.dtype)
+    def padded(column: Array) -> Array:
+        full = np.zeros((rows, *column.shape[1:]), column.dtype)
         full[before : before + steps] = column
         return full
 
     last = np.zeros(steps, bool)
     last[-1] = True
     columns = {f"extras/{name}": padded(column) for name, column in episode.extras.items()}
-    if isinstance(episode.observations, dict):
-        columns |= {f"observation/{name}": part for name, part in episode.observations.items()}
-    else:
-        columns["observation"] = episode.observations
+    columns |= trees.named_leaves(episode.observations, "observation")
     executed = padded(episode.actions)
     if episode.actions.ndim == 1:
         executed[:before] = UNKNOWN_ID
@@ -308,16 +328,16 @@ def rows_of(episode: Episode) -> dict[str, Array]:
         "is_step": padded(np.ones(steps, bool)),
         "episode_step": np.arange(rows, dtype=np.int32),
         "executed_action": executed,
-        "reward": padded(episode.rewards, np.float32),
+        "reward": padded(episode.rewards),
         "terminated": padded(last & episode.terminated),
         "truncated": padded(last & episode.truncated),
     }
     if episode.proposed_actions is not None:
-        columns["proposed_action"] = padded(episode.proposed_actions, episode.actions.dtype)
+        columns["proposed_action"] = padded(episode.proposed_actions)
     if episode.margins is not None:
-        columns["margin"] = padded(episode.margins, np.float32)
+        columns["margin"] = padded(episode.margins)
     if episode.unsafe_events is not None:
-        columns["unsafe_event"] = padded(episode.unsafe_events, bool)
+        columns["unsafe_event"] = padded(episode.unsafe_events)
     if episode.safe_sets is not None:
         codes = episode.safe_sets
         columns["safe_set"] = np.concatenate([np.zeros((before, *codes.shape[1:]), codes.dtype), codes])
@@ -326,22 +346,37 @@ def rows_of(episode: Episode) -> dict[str, Array]:
     return columns
 
 
-def _open(folder: Path) -> OfflineDataset:
+def _open(folder: Path, strict: bool) -> OfflineDataset:
     meta = cache.read_meta(folder)
     columns = cache.open_columns(folder, meta)
     rows = meta["rows"]
-    columns.setdefault("proposed_action", columns["executed_action"])
-    columns.setdefault("margin", np.full(rows, np.nan, np.float32))
-    columns.setdefault("unsafe_event", np.zeros(rows, bool))
-    columns.setdefault("safe_set", np.zeros((rows, 0), np.uint8))
-    facts = {name: meta[name] for name in _FACTS} | {name: meta.get(name) for name in _SAFE_SET_FACTS}
+    with reading(folder, "delete the folder and convert again"):
+        columns.setdefault("proposed_action", columns["executed_action"])
+        columns.setdefault("margin", np.full(rows, np.nan, np.float32))
+        columns.setdefault("unsafe_event", np.zeros(rows, bool))
+        columns.setdefault("safe_set", np.zeros((rows, 0), np.uint8))
+        facts = {name: meta[name] for name in _FACTS} | {name: meta.get(name) for name in _SAFE_SET_FACTS}
+        line = Timeline.from_columns(columns)
+        line.check_episodes()
+        if facts["safe_set_spec"] is not None and line.safe_set.shape[1]:
+            decode(line.safe_set[:1], facts["safe_set_spec"])
+        actions = _range_from_json(meta["actions"])
+    if strict:
+        _check_finite(folder, line)
     return OfflineDataset(
-        timeline=Timeline.from_columns(columns),
-        actions=_range_from_json(meta["actions"]),
-        findings=tuple(meta["findings"]),
-        folder=folder,
-        **facts,
+        timeline=line, actions=actions, findings=tuple(meta["findings"]), folder=folder, **facts
     )
+
+
+def _check_finite(folder: Path, line: Timeline) -> None:
+    """An unknown margin is NaN on purpose, an open bound infinite; nothing else that is learned from may be."""
+    for name, column in line.columns().items():
+        if name.startswith(_LEARNED) and column.dtype.kind == "f" and not np.isfinite(column).all():
+            row = int(np.argwhere(~np.isfinite(column))[0][0])
+            raise GxError(
+                f"{folder}: {name!r}, row {row}: is NaN or infinite; see `rlpd-gx data audit`, then repair the "
+                "source and convert it again"
+            )
 
 
 def _meta(actions: ActionRange | None, **facts: Any) -> dict[str, Any]:
@@ -352,14 +387,6 @@ def _where(dataset: OfflineDataset, conditions: Sequence[str]) -> OfflineDataset
     for condition in conditions:
         dataset = dataset.where(condition)
     return dataset
-
-
-def _leaves(space: Any, name: str = "") -> dict[str, Any]:
-    """Parts of a space by flat name."""
-    if not isinstance(space, gymnasium.spaces.Dict):
-        return {name: space}
-    prefix = f"{name}/" if name else ""
-    return {key: leaf for part, sub in space.items() for key, leaf in _leaves(sub, f"{prefix}{part}").items()}
 
 
 def _range_as_json(actions: ActionRange | None) -> dict[str, Any] | None:

@@ -1,18 +1,20 @@
 """What every reader hands over: episodes, one at a time, and a few facts about where they came from."""
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import gymnasium
 import numpy as np
 
+from rlpd_gx import trees
 from rlpd_gx.errors import GxError
 from rlpd_gx.safe_sets import SafeSet, Spec
 from rlpd_gx.types import Array
 
 Observations = Array | dict[str, Array]
+_OPTIONAL = ("proposed_actions", "margins", "unsafe_events", "safe_sets", "safe_sets_known")
 
 
 @dataclass
@@ -32,6 +34,9 @@ class Episode:
     first_row: int = 0  # of this episode in its file, so that an error can name the row
     file: Path | None = None  # where the source has several
     lead_in: int = 0
+    final_observation_known: bool = (
+        True  # False: the one before it stands there, which only a terminal allows
+    )
     proposed_actions: Array | None = None
     margins: Array | None = None
     unsafe_events: Array | None = None
@@ -48,6 +53,22 @@ class Episode:
     def steps(self) -> int:
         """T."""
         return len(self.rewards)
+
+    def without_last_step(self) -> "Episode":
+        """T - 1 steps, cut: the observation before the last step becomes the final one, and is known."""
+        parts: dict[str, Any] = {
+            name: None if (column := getattr(self, name)) is None else column[:-1]
+            for name in ("actions", "rewards", *_OPTIONAL)
+        }
+        return replace(
+            self,
+            observations=trees.index(self.observations, np.s_[:-1]),
+            terminated=False,
+            truncated=True,
+            final_observation_known=True,
+            extras=trees.index(self.extras, np.s_[:-1]),
+            **parts,
+        )
 
 
 @dataclass(frozen=True)
@@ -70,7 +91,7 @@ class ActionRange:
 
 @dataclass
 class Source:
-    """A file opened by its reader. `episodes` is read once; `notes` may grow while it is."""
+    """A file opened by its reader. `episodes` is read once; `notes` and `faults` may grow while it is."""
 
     episodes: Iterator[Episode]
     env_id: str | None = None
@@ -80,6 +101,10 @@ class Source:
     rules_fingerprint: str | None = None
     safe_set_spec: Spec | None = None
     notes: list[str] = field(default_factory=list)
+    faults: list[GxError] = field(default_factory=list)
+    """What is wrong with the data as a whole: refused, or in an audit reported."""
+    names: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    """What the file calls the components of a field, where it has names for them."""
 
 
 def same_spec(spec: Spec | None, another: Spec) -> Spec:
@@ -108,24 +133,17 @@ def encode_sets(
     return codes, known, spec
 
 
-def problem(file: Path, field_name: str, row: int | str | None, what: str, remedy: str) -> GxError:
+def problem(file: Path | str, field_name: str, row: int | str | None, what: str, remedy: str) -> GxError:
     """One sentence: which file, field and row, what is wrong there, what to do."""
     place = f"{field_name!r}" if row is None else f"{field_name!r}, row {row}"
     return GxError(f"{file}: {place}: {what}; {remedy}")
 
 
-def pickled(file: Path) -> GxError:
-    """The refusal of pickled data, with the way out."""
-    return GxError(
-        f"{file}: holds pickled Python objects, and opening a pickle runs whatever code it contains, so it "
-        "is refused; in the program that made it, save plain arrays instead: "
-        "numpy.savez(file, observations=..., actions=..., rewards=..., terminals=..., timeouts=...)"
-    )
-
-
 def _action_column(actions: Array) -> Array:
-    """Ids as int64 [T], numbers as [T, d]."""
-    if actions.dtype.kind in "iu" and actions.size == len(actions):
+    """Ids as int64 [T], numbers as [T, d]; what cannot be either is left for the checks to refuse."""
+    if actions.ndim == 0 or not actions.size:
+        return actions
+    if np.can_cast(actions.dtype, np.int64) and actions.dtype.kind != "b" and actions.size == len(actions):
         return actions.reshape(len(actions)).astype(np.int64)
     return actions if actions.ndim > 1 else actions[:, None]
 

@@ -1,11 +1,14 @@
 """Row-per-step columns (HDF5, npz, CSV, Parquet) cut into episodes."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from rlpd_gx.replay.offline.episode import Episode, problem
+from rlpd_gx.errors import GxError
+from rlpd_gx.replay.offline.episode import Episode, Source, problem
+from rlpd_gx.replay.offline.numbers import flags, is_numeric, numbers
 from rlpd_gx.types import Array
 
 REQUIRED = ("observations", "actions", "rewards")
@@ -21,12 +24,15 @@ KNOWN = (
     "safe_sets",
     "next_safe_sets",
 )
+CLOCKS = ("step", "time")  # columns that may only grow within an episode
 
 
 def rename(found: Mapping[str, Array], mapping: Mapping[str, str] | None, file: Path) -> dict[str, Array]:
     """Columns under the names used here; `mapping` says `{name here: name in the file}`."""
     columns = dict(found)
     for name, name_in_file in (mapping or {}).items():
+        if not isinstance(name_in_file, str):
+            raise GxError(f"the mapping of {name!r} is {name_in_file!r}; in this format it is one name")
         if name_in_file not in found:
             raise problem(
                 file, name_in_file, None, f"is not there (found: {_names(found)})", "fix the mapping"
@@ -36,8 +42,24 @@ def rename(found: Mapping[str, Array], mapping: Mapping[str, str] | None, file: 
     return columns
 
 
-def check(columns: Mapping[str, Array], file: Path) -> int:
-    """Every needed column is there and all have the same length, which is returned."""
+def source(found: Mapping[str, Array], file: Path, left_out: Sequence[str] = (), **facts: Any) -> Source:
+    """The episodes of `[N, ...]` columns.
+
+    Columns without numbers are left out, as the reader did already with those in `left_out`, or refused if they
+    are needed.
+    """
+    left_out = [*left_out, *(name for name in found if name not in KNOWN and not is_numeric(found[name]))]
+    columns = {name: numbers(file, name, column) for name, column in found.items() if name not in left_out}
+    rows = _check(columns, file)
+    source = Source(episodes=iter(()), total_steps=rows, **facts)
+    if left_out:
+        source.notes.append(f"columns without numbers are left out: {', '.join(left_out)}")
+    source.episodes = _episodes(columns, file, source)
+    return source
+
+
+def _check(columns: dict[str, Array], file: Path) -> int:
+    """Every needed column is there and fits the others; the number of rows."""
     for name in REQUIRED:
         if name not in columns:
             raise problem(
@@ -64,27 +86,45 @@ def check(columns: Mapping[str, Array], file: Path) -> int:
             )
     if rows == 0:
         raise problem(file, "rewards", None, "has no rows", "give a file with data")
+    for name in ("rewards", "margins", "episode", *CLOCKS):
+        if name in columns:
+            if columns[name].size != rows:
+                shape = columns[name].shape[1:]
+                raise problem(file, name, None, f"has shape {shape} in every row", "store one number a row")
+            columns[name] = columns[name].reshape(rows)
+    if columns["observations"].ndim == 1:
+        columns["observations"] = columns["observations"][:, None]
+    for name in ("observations", "safe_sets"):
+        here, there = columns.get(name), columns.get(f"next_{name}")
+        if here is not None and there is not None:
+            if here.size != there.size:
+                what = f"has shape {there.shape[1:]} in every row, {name!r} {here.shape[1:]}"
+                raise problem(file, f"next_{name}", None, what, "give both one shape")
+            columns[f"next_{name}"] = there.reshape(here.shape)
+    if "episode" in columns and not np.isfinite(columns["episode"]).all():
+        row = int(np.argmin(np.isfinite(columns["episode"])))
+        raise problem(file, "episode", row, "is empty or not finite", "number every row's episode")
     return rows
 
 
-def episodes(columns: Mapping[str, Array], file: Path, notes: list[str]) -> Iterator[Episode]:
+def _episodes(columns: Mapping[str, Array], file: Path, source: Source) -> Iterator[Episode]:
     """Cut `[N, ...]` columns where an episode ends by a flag, by its id, or by a break in the observations.
 
     Without `next_observations` the last observation of an episode was never stored. After a terminal it is
     not needed (no bootstrap) and the last one is repeated; elsewhere the last step is left out.
     """
-    rows = check(columns, file)
+    rows, notes = len(columns["rewards"]), source.notes
     observations = columns["observations"]
     following = columns.get("next_observations")
-    terminal = _flags(columns, "terminals", rows)
-    timeout = _flags(columns, "timeouts", rows)
+    none = np.zeros(rows, bool)
+    terminal = flags(file, "terminals", columns["terminals"]) if "terminals" in columns else none
+    timeout = flags(file, "timeouts", columns["timeouts"]) if "timeouts" in columns else none
     ends = terminal | timeout
     ends[-1] = True
     if "episode" in columns:
         ends[:-1] |= columns["episode"][1:] != columns["episode"][:-1]
     if following is not None:
-        axes = tuple(range(1, observations.ndim))
-        breaks = np.any(observations[1:] != following[:-1], axis=axes) & ~ends[:-1]
+        breaks = _differ(observations[1:], following[:-1]) & ~ends[:-1]
         if breaks.any():
             notes.append(
                 f"{int(breaks.sum())} rows are not followed by their next_observations though no flag says "
@@ -93,35 +133,33 @@ def episodes(columns: Mapping[str, Array], file: Path, notes: list[str]) -> Iter
             ends[:-1] |= breaks
     if "terminals" not in columns:
         notes.append("no column says which episodes ended as terminal: each end is taken as a time limit")
+    source.faults += _shuffled(columns, ends, file, source)
     extras = {name: column for name, column in columns.items() if name not in KNOWN}
     repeated = dropped = start = 0
     for end in (np.flatnonzero(ends) + 1).tolist():
-        last = end  # one past the last step kept
-        if following is not None:
-            final = following[end - 1 : end]
-        elif terminal[end - 1]:
-            final = observations[end - 1 : end]
-            repeated += 1
-        else:
-            last = end - 1
-            final = observations[last:end]
-            dropped += 1
-        if last > start:
-            steps = slice(start, last)
-            yield Episode(
-                observations=np.concatenate([observations[steps], final]),
-                actions=columns["actions"][steps],
-                rewards=columns["rewards"][steps],
-                terminated=bool(terminal[last - 1]) and last == end,
-                truncated=bool(timeout[last - 1]) or not terminal[end - 1],
-                first_row=start,
-                proposed_actions=_part(columns, "proposed_actions", steps),
-                margins=_part(columns, "margins", steps),
-                unsafe_events=_part(columns, "unsafe_events", steps),
-                safe_sets=_safe_sets(columns, start, last, end),
-                extras={name: column[steps] for name, column in extras.items()},
-            )
+        steps = slice(start, end)
+        final = (observations if following is None else following)[end - 1 : end]
+        episode = Episode(
+            observations=np.concatenate([observations[steps], final]),
+            actions=columns["actions"][steps],
+            rewards=columns["rewards"][steps],
+            terminated=bool(terminal[end - 1]),
+            truncated=bool(timeout[end - 1]) or not terminal[end - 1],
+            first_row=start,
+            final_observation_known=following is not None,
+            proposed_actions=_part(columns, "proposed_actions", steps),
+            margins=_part(columns, "margins", steps),
+            unsafe_events=_part(columns, "unsafe_events", steps),
+            safe_sets=_safe_sets(columns, steps),
+            extras={name: column[steps] for name, column in extras.items()},
+        )
         start = end
+        if not episode.final_observation_known:
+            repeated += episode.terminated
+            dropped += not episode.terminated
+            episode = episode if episode.terminated else episode.without_last_step()
+        if episode.steps:
+            yield episode
     if repeated:
         notes.append(
             f"the final observation of {repeated} terminated episodes is not in the file: last one repeated"
@@ -130,25 +168,55 @@ def episodes(columns: Mapping[str, Array], file: Path, notes: list[str]) -> Iter
         notes.append(f"the last step of {dropped} cut episodes has no next observation in the file: left out")
 
 
+def _shuffled(columns: Mapping[str, Array], ends: Array, file: Path, source: Source) -> Iterator[GxError]:
+    """Signs that rows are not in the order in which they happened."""
+    for name in CLOCKS:
+        if name in columns:
+            back = (columns[name][1:] < columns[name][:-1]) & ~ends[:-1]
+            if back.any():
+                row = int(np.argmax(back)) + 1
+                label = source.names.get(name, (name,))[0]
+                what = f"falls from {columns[name][row - 1]} to {columns[name][row]} within an episode"
+                yield _shuffle(
+                    file, label, row, what, f"sort the rows by {label!r}, or leave that column out"
+                )
+    if "episode" in columns:
+        first = np.concatenate([[0], np.flatnonzero(columns["episode"][1:] != columns["episode"][:-1]) + 1])
+        ids, at = np.unique(columns["episode"][first], return_index=True)
+        if len(ids) < len(first):
+            row = int(np.delete(first, at)[0])
+            label = source.names.get("episode", ("episode",))[0]
+            what = "comes back to an episode after rows of another one"
+            yield _shuffle(
+                file, label, row, what, "sort the rows by episode and time, or number episodes apart"
+            )
+
+
+def _shuffle(file: Path, name: str, row: int, what: str, remedy: str) -> GxError:
+    return problem(file, name, row, f"{what}: the rows look shuffled", remedy)
+
+
+def _differ(here: Array, there: Array) -> Array:
+    """[n] rows that differ; NaN, which the checks report, equals itself."""
+    differ = here != there
+    if here.dtype.kind == "f" and there.dtype.kind == "f":
+        differ &= ~(np.isnan(here) & np.isnan(there))
+    return differ.reshape(len(here), -1).any(axis=1)
+
+
 def _names(columns: Mapping[str, Array]) -> str:
     names = sorted(columns)
     return ", ".join(names[:12]) + (", ..." if len(names) > 12 else "") or "nothing"
-
-
-def _flags(columns: Mapping[str, Array], name: str, rows: int) -> Array:
-    return columns[name].astype(bool).reshape(rows) if name in columns else np.zeros(rows, bool)
 
 
 def _part(columns: Mapping[str, Array], name: str, steps: slice) -> Array | None:
     return columns[name][steps] if name in columns else None
 
 
-def _safe_sets(columns: Mapping[str, Array], start: int, last: int, end: int) -> Array | None:
+def _safe_sets(columns: Mapping[str, Array], steps: slice) -> Array | None:
     """Codes at the T + 1 observations; the set after the last step comes from `next_safe_sets`."""
     if "safe_sets" not in columns:
         return None
     codes = columns["safe_sets"]
-    if last < end:  # the row left out still says what is allowed in the final observation
-        return codes[start:end]
     following = columns.get("next_safe_sets", codes)
-    return np.concatenate([codes[start:end], following[end - 1 : end]])
+    return np.concatenate([codes[steps], following[steps.stop - 1 : steps.stop]])

@@ -2,9 +2,6 @@
 
 import gzip
 import json
-import os
-import shutil
-import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Protocol
@@ -12,6 +9,7 @@ from typing import Any, Protocol
 import gymnasium
 import numpy as np
 
+from rlpd_gx import files, trees
 from rlpd_gx.errors import GxError, missing_extra
 from rlpd_gx.replay.offline.episode import Episode, encode_sets
 from rlpd_gx.replay.offline.formats import minari as minari_format
@@ -68,7 +66,7 @@ class Recorder(gymnasium.Wrapper[Any, Any, Any, Any]):
         observation, info = self.env.reset(seed=self.next_seed, options=options)
         self._start = {"seed": self.next_seed, "lives": info.get("lives")}
         self.next_seed += 1
-        self._observations = [_copy(observation)]
+        self._observations = [trees.map_leaves(np.array, observation)]  # environments may reuse their arrays
         self._lives = info.get("lives") or 0
         return observation, info
 
@@ -85,7 +83,7 @@ class Recorder(gymnasium.Wrapper[Any, Any, Any, Any]):
             "action": np.array(action if verdict is None else verdict.action),
             # Where a rule failed, what the others say is not the safe set.
             "safe_set": None if verdict is None or verdict.reason else verdict.safe_set,
-            "margin": np.nan if verdict is None else _executed_margin(verdict),
+            "margin": np.nan if verdict is None else verdict.executed_margin,
             "reward": float(reward),
             "terminated": bool(terminated),
             "truncated": bool(truncated),
@@ -99,7 +97,7 @@ class Recorder(gymnasium.Wrapper[Any, Any, Any, Any]):
             row["unsafe_event"] = info["lives"] < self._lives
             self._lives = info["lives"]
         self._rows.append(row)
-        self._observations.append(_copy(observation))
+        self._observations.append(trees.map_leaves(np.array, observation))
         self.steps += 1
         if terminated or truncated:
             self.finish()
@@ -121,7 +119,7 @@ class Recorder(gymnasium.Wrapper[Any, Any, Any, Any]):
         codes, known = self._safe_sets([row["safe_set"] for row in rows], stopped)
         self.sink.add(
             Episode(
-                observations=_stack(self._observations),
+                observations=trees.stack(self._observations),
                 actions=column("action"),
                 rewards=column("reward"),
                 terminated=rows[-1]["terminated"],
@@ -193,9 +191,10 @@ class MinariSink:
         except ImportError:
             raise missing_extra("minari", "minari") from None
         self.folder = _free(folder)
-        self._hidden = Path(tempfile.mkdtemp(prefix=".partial-", dir=self.folder.parent))
+        self._writing = files.whole_folder(self.folder)
+        hidden = self._writing.__enter__()
         self._storage = MinariStorage.new(
-            self._hidden / "data",
+            hidden / "data",
             observation_space=env.observation_space,
             action_space=env.action_space,
             env_spec=env.unwrapped.spec,  # a guard around it cannot be written down
@@ -249,12 +248,12 @@ class MinariSink:
     def close(self, facts: Mapping[str, Any]) -> None:
         """See `Sink`."""
         self._storage.update_metadata(facts)
-        self._hidden.chmod(0o755)
-        self._hidden.rename(self.folder)
+        self._writing.__exit__(None, None, None)
 
     def discard(self) -> None:
         """See `Sink`."""
-        shutil.rmtree(self._hidden, ignore_errors=True)
+        error = GxError("discarded")
+        self._writing.__exit__(GxError, error, None)
 
 
 class ActionLogSink:
@@ -290,25 +289,10 @@ class ActionLogSink:
 
     def close(self, facts: Mapping[str, Any]) -> None:
         """See `Sink`; facts about safe sets are not kept, since a replay makes them anew."""
-        hidden = self.file.with_name(f".partial-{self.file.name}")
-        with hidden.open("wb") as stream:
-            stream.write(gzip.compress(json.dumps(self._log).encode(), mtime=0))
-            stream.flush()
-            os.fsync(stream.fileno())
-        hidden.rename(self.file)
+        files.write_bytes(self.file, gzip.compress(json.dumps(self._log).encode(), mtime=0))
 
     def discard(self) -> None:
         """See `Sink`."""
-
-
-def _executed_margin(verdict: Any) -> float:
-    """The smallest margin at the executed action; a verdict holds those at the proposed one."""
-    if verdict.status == "fallback":
-        return np.nan
-    if verdict.status == "projected" and not np.array_equal(verdict.proposed, verdict.action):
-        return 0.0  # a projection lands on the boundary
-    # Allowed, let through by a monitor, or inevitable: then at least the sign is right.
-    return float(min(verdict.margins.values(), default=np.nan))
 
 
 def _free(path: Path) -> Path:
@@ -316,19 +300,6 @@ def _free(path: Path) -> Path:
         raise GxError(f"{path}: exists already; name a new one")
     path.parent.mkdir(parents=True, exist_ok=True)
     return path.absolute()  # Minari mistakes its own files under a relative path
-
-
-def _copy(observation: Any) -> Any:
-    """Environments may reuse their arrays."""
-    if isinstance(observation, Mapping):
-        return {name: _copy(part) for name, part in observation.items()}
-    return np.array(observation)
-
-
-def _stack(observations: list[Any]) -> Any:
-    if isinstance(observations[0], dict):
-        return {name: _stack([each[name] for each in observations]) for name in observations[0]}
-    return np.stack(observations)
 
 
 def _is_number(value: Any) -> bool:

@@ -7,6 +7,7 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
+from rlpd_gx import trees
 from rlpd_gx.errors import GxError
 from rlpd_gx.replay.offline import cache
 from rlpd_gx.replay.offline.dataset import ASSUMED, KNOWN, OfflineDataset
@@ -121,7 +122,7 @@ def _computed(
     known = np.zeros(len(line), bool)
     for start in range(0, len(line), batch_rows):
         rows = slice(start, min(start + batch_rows, len(line)))
-        answer = encode(_states(line, rows), _context(line, rows))
+        answer = encode(trees.index(line.observation, rows), _context(line, rows))
         sets, known[rows] = answer if isinstance(answer, tuple) else (answer, True)
         if not known[rows].any():
             continue
@@ -139,12 +140,6 @@ def _encoded(sets: Sets) -> tuple[Array, Spec | None]:
     return (np.asarray(sets.encode()), sets.spec) if isinstance(sets, SafeSet) else (sets, None)
 
 
-def _states(line: Timeline, rows: slice) -> Any:
-    if isinstance(line.observation, Mapping):
-        return {name: part[rows] for name, part in line.observation.items()}
-    return line.observation[rows]
-
-
 def _context(line: Timeline, rows: slice) -> dict[str, Any]:
     """What a rule may ask for beside the state.
 
@@ -156,7 +151,7 @@ def _context(line: Timeline, rows: slice) -> dict[str, Any]:
     return {
         "previous_action": previous,
         "episode_step": line.extras.get("step_in_episode", line.episode_step)[rows],
-        "extras": {name: column[rows] for name, column in line.extras.items()},
+        "extras": trees.index(line.extras, rows),
     }
 
 

@@ -5,7 +5,6 @@ A record is: length (uint64), masked CRC32C of the length (uint32), data, masked
 
 import gzip
 import struct
-import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import BinaryIO, cast
@@ -15,9 +14,10 @@ import numpy as np
 from rlpd_gx.errors import GxError, missing_extra
 from rlpd_gx.replay.offline.episode import first_bytes
 from rlpd_gx.types import Array
+from rlpd_gx.untrusted import check_size, reading
 
 GZIP_MAGIC = b"\x1f\x8b"
-LARGEST_RECORD = 1 << 31
+LONGEST_VARINT = 10  # bytes: 64 bits, seven in each
 
 
 def records(path: Path) -> Iterator[bytes]:
@@ -27,22 +27,25 @@ def records(path: Path) -> Iterator[bytes]:
     def damaged(row: int, what: str) -> GxError:
         return GxError(f"{path}: record {row}: {what}; the file is damaged, copy or download it again")
 
+    stored, packed = path.stat().st_size, _is_packed(path)
     with _open(path) as file:
         row = 0
         while True:
-            try:
+            place = f"{path}: record {row}"
+            with reading(f"{place}: the gzip stream is cut short or damaged" if packed else place):
                 header = file.read(12)
                 if not header:
                     return
                 if len(header) < 12:
                     raise damaged(row, "the file ends inside its length")
                 length, length_crc = struct.unpack("<QI", header)
-                if masked(header[:8]) != length_crc or length > LARGEST_RECORD:
+                if masked(header[:8]) != length_crc:
                     raise damaged(row, "the checksum (CRC32C) of its length is wrong")
+                if not packed and length > stored:
+                    raise damaged(row, "the file ends inside its data")
+                check_size(place, length, stored, packed)
                 data = file.read(length)
                 footer = file.read(4)
-            except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-                raise damaged(row, f"the gzip stream is cut short or damaged ({error})") from None
             if len(data) < length or len(footer) < 4:
                 raise damaged(row, "the file ends inside its data")
             if masked(data) != struct.unpack("<I", footer)[0]:
@@ -58,7 +61,7 @@ def looks_like_tfrecord(path: Path) -> bool:
     try:
         with _open(path) as file:
             header = file.read(12)
-    except (OSError, EOFError, zlib.error):
+    except Exception:  # damaged bytes raise anything
         return False
     return len(header) == 12 and _masked_crc()(header[:8]) == struct.unpack("<I", header[8:])[0]
 
@@ -95,8 +98,12 @@ def _masked_crc() -> Callable[[bytes], int]:
     return lambda data: (((crc := crc32c(data)) >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF
 
 
+def _is_packed(path: Path) -> bool:
+    return first_bytes(path, 2) == GZIP_MAGIC
+
+
 def _open(path: Path) -> BinaryIO:
-    return cast(BinaryIO, gzip.open(path)) if first_bytes(path, 2) == GZIP_MAGIC else path.open("rb")
+    return cast(BinaryIO, gzip.open(path)) if _is_packed(path) else path.open("rb")
 
 
 def _fields(message: bytes) -> Iterator[tuple[int, bytes | int]]:
@@ -122,16 +129,16 @@ def _fields(message: bytes) -> Iterator[tuple[int, bytes | int]]:
 
 
 def _varint(message: bytes, at: int) -> tuple[int, int]:
-    value = shift = 0
-    while True:
+    value = 0
+    for place in range(LONGEST_VARINT):
         if at >= len(message):
             raise ValueError("a number runs past the end")
         byte = message[at]
-        value |= (byte & 0x7F) << shift
+        value |= (byte & 0x7F) << 7 * place
         at += 1
         if byte < 0x80:
-            return value, at
-        shift += 7
+            return value & 0xFFFFFFFFFFFFFFFF, at
+    raise ValueError(f"a number of more than {LONGEST_VARINT} bytes")
 
 
 def _integers(items: list[bytes | int]) -> Array:

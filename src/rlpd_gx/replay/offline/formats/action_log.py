@@ -7,36 +7,56 @@ and every reward and life must come out as recorded.
 
 import gzip
 import json
-import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from rlpd_gx import trees
 from rlpd_gx.errors import GxError, missing_extra
 from rlpd_gx.frames import grey84
 from rlpd_gx.loading import load
 from rlpd_gx.replay.offline.episode import ActionRange, Episode, Source, encode_sets, first_bytes, problem
 from rlpd_gx.safe_sets import SafeSet, Spec
 from rlpd_gx.types import Array
+from rlpd_gx.untrusted import AGAIN, gunzip, reading
 
-DESCRIPTION = "gzipped JSON log of Atari actions"
-FIELDS = ("seed", "ale_actions", "rewards", "lives", "terminated", "truncated")
+name = "action_log"
+description = "gzipped JSON log of Atari actions"
+Check = Callable[[Any], bool]
+FIELDS: dict[str, tuple[str, Check]] = {
+    "seed": ("a whole number from 0 to 2**63 - 1", lambda value: _is_whole(value) and 0 <= value < 2**63),
+    "ale_actions": ("a list of whole numbers", lambda value: _is_list(value, _is_whole)),
+    "rewards": ("a list of numbers", lambda value: _is_list(value, _is_number)),
+    "lives": ("a list of whole numbers", lambda value: _is_list(value, _is_whole)),
+    "terminated": ("true or false", lambda value: isinstance(value, bool)),
+    "truncated": ("true or false", lambda value: isinstance(value, bool)),
+}
+# What changes a replay. Anything else in a log, such as a render mode, would be carried out unasked.
+KWARGS = (
+    "frameskip",
+    "repeat_action_probability",
+    "full_action_space",
+    "mode",
+    "difficulty",
+    "max_num_frames_per_episode",
+)
+LONGEST_FRAMESKIP = 64  # a damaged one would run for ever
 OBSERVATIONS = ("ram", "pixels", "both", "objects")
 OBJECTS = "rlpd_gx.envs.atari:objects_of"  # by name: environments and replay do not import each other
 Encode = Callable[[Array, Array], Array]  # RAM of now and of a step before -> observation
 SafeSetOf = Callable[[Any], SafeSet | None]  # of the live environment
 
 
-def recognises(path: Path) -> bool:
+def detect(path: Path) -> bool:
     """JSON, gzipped or not, that starts with an object."""
     try:
         if first_bytes(path, 2) == b"\x1f\x8b":
             with gzip.open(path) as file:
                 return file.read(1) == b"{"
         return first_bytes(path, 1) == b"{"
-    except (OSError, EOFError, zlib.error):
+    except Exception:  # damaged bytes raise anything
         return path.name.endswith(".json.gz")  # damaged: let `read` say so
 
 
@@ -67,9 +87,10 @@ def read(
     ale_py.ALEInterface.setLoggerMode(ale_py.LoggerMode.Error)
     try:
         env = gymnasium.make(log["env_id"], **log["kwargs"])
-    except (gymnasium.error.Error, TypeError) as error:
-        raise problem(path, "env_id", None, f"cannot be made ({error})", "fix env_id and kwargs") from None
-    count = int(env.action_space.n)  # type: ignore[attr-defined]
+        count = int(env.action_space.n)  # type: ignore[attr-defined]
+    except Exception as error:  # the emulator raises its own kinds for a mode or a game it does not have
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise problem(path, "env_id", None, f"cannot be made ({reason})", "fix env_id and kwargs") from None
     encode = _encoder(log, table) if observation == "objects" else None
     replay = _Replay(path, env, int(log["kwargs"]["frameskip"]), observation, safe_set, encode)
 
@@ -131,7 +152,7 @@ class _Replay:
             if self.safe_set:
                 sets.append(self.safe_set(self.env))
         terminated = bool(ale.game_over(with_truncation=False))
-        self._compare(number, len(actions) - 1, "terminated", terminated, bool(record["terminated"]))
+        self._compare(number, len(actions) - 1, "terminated", terminated, record["terminated"])
         lives = np.asarray(record["lives"])
         rewards = np.asarray(record["rewards"], np.float32)
         codes, known, self.safe_set_spec = encode_sets(sets, self.safe_set_spec)
@@ -140,7 +161,7 @@ class _Replay:
             actions=np.array([self.index_of[ale_id] for ale_id in actions]),
             rewards=rewards,
             terminated=terminated,
-            truncated=bool(record["truncated"]) or not terminated,
+            truncated=record["truncated"] or not terminated,
             # A game without a lives counter shows its losses as negative rewards.
             unsafe_events=np.diff(lives) < 0 if lives.any() else rewards < 0,
             safe_sets=codes,
@@ -162,7 +183,7 @@ class _Replay:
         return parts
 
     def _stacked(self, observations: list[dict[str, Array]]) -> Array | dict[str, Array]:
-        columns = {name: np.stack([each[name] for each in observations]) for name in observations[0]}
+        columns = trees.stack(observations)
         return columns if self.observation == "both" else columns[self.observation]
 
     def _compare(self, number: int, step: int, field: str, replayed: float, recorded: float) -> None:
@@ -181,32 +202,46 @@ def _encoder(log: dict[str, Any], table: str | None) -> Any:
 
 
 def _load(path: Path) -> dict[str, Any]:
-    again = "copy or download it again"
-    try:
-        raw = path.read_bytes()
-        log = json.loads(gzip.decompress(raw) if raw[:2] == b"\x1f\x8b" else raw)
-    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-        raise GxError(f"{path}: the gzip stream is cut short or damaged ({error}); {again}") from None
-    except ValueError as error:
-        raise GxError(f"{path}: not JSON ({error}); {again}") from None
-    for field in ("env_id", "kwargs", "episodes"):
-        if field not in log:
+    """The log, with everything in it of the right type and length."""
+    raw = gunzip(path) if first_bytes(path, 2) == b"\x1f\x8b" else path.read_bytes()
+    with reading(f"{path}: as JSON"):
+        log = json.loads(raw)
+    for field, kind in (("env_id", str), ("kwargs", dict), ("episodes", list)):
+        if not isinstance(log, dict) or field not in log:
             raise problem(path, field, None, "is missing", "give a log with env_id, kwargs and episodes")
-    if not str(log["env_id"]).startswith("ALE/"):  # an id like module:name would import what a file names
+        if not isinstance(log[field], kind):
+            raise problem(path, field, None, f"is not a JSON {kind.__name__}", AGAIN)
+    if not log["env_id"].startswith("ALE/"):  # an id like module:name would import what a file names
         raise problem(path, "env_id", None, f"is {log['env_id']!r}", "only ALE/... games can be replayed")
-    if not isinstance(log["kwargs"].get("frameskip"), int):
-        raise problem(
-            path, "kwargs", None, "has no fixed frameskip", "only a deterministic log can be replayed"
-        )
+    frameskip = log["kwargs"].get("frameskip")
+    if not (_is_whole(frameskip) and 1 <= frameskip <= LONGEST_FRAMESKIP):
+        what = f"has no fixed frameskip from 1 to {LONGEST_FRAMESKIP}"
+        raise problem(path, "kwargs", None, what, "only a deterministic log can be replayed")
+    if odd := sorted(log["kwargs"].keys() - set(KWARGS)):
+        raise problem(path, "kwargs", None, f"has {odd[0]!r}", f"a log may set {', '.join(KWARGS)}")
     for number, episode in enumerate(log["episodes"]):
         where = f"episode {number}"
-        for field in FIELDS:
-            if field not in episode:
-                raise problem(path, field, where, "is missing", again)
+        for field, (expected, holds) in FIELDS.items():
+            if not isinstance(episode, dict) or field not in episode:
+                raise problem(path, field, where, "is missing", AGAIN)
+            if not holds(episode[field]):
+                raise problem(path, field, where, f"is not {expected}", AGAIN)
         steps = len(episode["ale_actions"])
         if not steps:
             raise problem(path, "ale_actions", where, "has no steps", "leave the episode out")
-        for field, expected in (("rewards", steps), ("lives", steps + 1)):
-            if len(episode[field]) != expected:
-                raise problem(path, field, where, f"has {len(episode[field])} entries, not {expected}", again)
+        for field, count in (("rewards", steps), ("lives", steps + 1)):
+            if len(episode[field]) != count:
+                raise problem(path, field, where, f"has {len(episode[field])} entries, not {count}", AGAIN)
     return dict(log)
+
+
+def _is_whole(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _is_list(value: object, entry: Check) -> bool:
+    return isinstance(value, list) and all(map(entry, value))

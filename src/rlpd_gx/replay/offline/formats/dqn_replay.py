@@ -5,25 +5,32 @@ terminal; both are undone here.
 """
 
 import gzip
+import math
 import re
-import zlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from rlpd_gx import trees
 from rlpd_gx.errors import GxError
-from rlpd_gx.replay.offline.episode import ActionRange, Episode, Source, pickled, problem
+from rlpd_gx.replay.offline.episode import ActionRange, Episode, Source, problem
+from rlpd_gx.replay.offline.numbers import flags, numbers
 from rlpd_gx.types import Array
+from rlpd_gx.untrusted import npy_header
 
-DESCRIPTION = "DQN-Replay folder of $store$_*_ckpt.N.gz"
+name = "dqn_replay"
+description = "DQN-Replay folder of $store$_*_ckpt.N.gz"
 FIELDS = ("observation", "action", "reward", "terminal")
+KINDS = {"observation": "biuf", "action": "iu", "reward": "iuf", "terminal": "biuf"}
 BLANK_ROWS = 3
 CHUNK_ROWS = 4096
+CHUNK_BYTES = 1 << 26  # at once, and at most for one row
+EPISODE_BYTES = 1 << 30  # 150,000 frames, five times the longest game
 
 
-def recognises(path: Path) -> bool:
+def detect(path: Path) -> bool:
     """A folder with observation checkpoints."""
     return bool(path.is_dir() and _checkpoints(path))
 
@@ -63,38 +70,37 @@ class _GzipRows:
         self.row = 0
         self._stream = gzip.open(file)  # noqa: SIM115  closed by `close`
         try:
-            version = np.lib.format.read_magic(self._stream)
-            header = (
-                np.lib.format.read_array_header_1_0
-                if version == (1, 0)
-                else np.lib.format.read_array_header_2_0
-            )
-            self.shape, fortran_order, self.dtype = header(self._stream)
-        except (ValueError, EOFError, zlib.error, gzip.BadGzipFile) as error:
+            place = f"{file}: {field!r}: as a gzipped .npy"
+            self.shape, fortran_order, self.dtype = npy_header(self._stream, place)
+            if fortran_order or not self.shape:
+                raise problem(file, field, 0, "is not a list of rows in C order", "save it again")
+            self.row_bytes = self.dtype.itemsize * math.prod(self.shape[1:])
+            if not 0 < self.row_bytes <= CHUNK_BYTES:
+                what = f"declares rows of {self.row_bytes} bytes, not 1 to {CHUNK_BYTES}"
+                raise problem(file, field, 0, what, "copy or download it again")
+        except BaseException:
             self.close()
-            raise problem(
-                file, field, 0, f"is not a gzipped .npy ({error})", "copy or download it again"
-            ) from None
-        if self.dtype.hasobject:
-            self.close()
-            raise pickled(file)
-        if fortran_order or not self.shape:
-            self.close()
-            raise problem(file, field, 0, "is not a list of rows in C order", "save it again")
-        self._row_bytes = self.dtype.itemsize * int(np.prod(self.shape[1:], dtype=np.int64))
+            raise
 
     def take(self, rows: int) -> Array:
         """The next `rows` rows, `[rows, ...]`."""
-        try:
-            data = self._stream.read(rows * self._row_bytes)
-        except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-            raise self._cut(self.row, str(error)) from None
-        if len(data) < rows * self._row_bytes:
-            raise self._cut(
-                self.row + len(data) // max(self._row_bytes, 1), "fewer bytes than its header says"
-            )
+        data = self._read(rows * self.row_bytes)
+        if len(data) < rows * self.row_bytes:
+            raise self._cut(self.row + len(data) // self.row_bytes, "fewer bytes than its header says")
         self.row += rows
-        return np.frombuffer(data, self.dtype).reshape(rows, *self.shape[1:])
+        column = np.frombuffer(data, self.dtype).reshape(rows, *self.shape[1:])
+        return numbers(self.file, self.field, column)
+
+    def finish(self) -> None:
+        """See that the stream ends here: only its last bytes hold the checksum of all of it."""
+        if self._read(1):
+            raise self._cut(self.row, "more bytes than its header says")
+
+    def _read(self, count: int) -> bytes:
+        try:
+            return self._stream.read(count)
+        except Exception as error:  # damaged bytes raise anything
+            raise self._cut(self.row, str(error)) from None
 
     def _cut(self, row: int, why: str) -> GxError:
         return problem(
@@ -109,24 +115,27 @@ class _GzipRows:
         self._stream.close()
 
 
-def _episodes(path: Path, numbers: list[int], notes: list[str]) -> Iterator[Episode]:
+def _episodes(path: Path, checkpoints: list[int], notes: list[str]) -> Iterator[Episode]:
     """Rows of consecutive checkpoints are one stream: an episode may go on in the next file."""
     open_episode: list[dict[str, Array]] = []
     first_row = repeated = dropped = 0
     file = path
-    for index, number in enumerate(numbers):
+    for index, number in enumerate(checkpoints):
         if not open_episode:
             first_row, file = 0, _file(path, "*", number)
         for start, chunk in _chunks(path, number):
             begin = 0
             for end in (np.flatnonzero(chunk["terminal"]) + 1).tolist():
-                open_episode.append(_rows(chunk, begin, end))
+                open_episode.append(trees.index(chunk, np.s_[begin:end]))
                 yield from _finish(open_episode, file, first_row, terminated=True)
                 repeated += 1
                 open_episode, begin, first_row, file = [], end, start + end, _file(path, "*", number)
             if begin < len(chunk["terminal"]):
-                open_episode.append(_rows(chunk, begin, None))
-        if index + 1 == len(numbers) or numbers[index + 1] != number + 1:
+                open_episode.append(trees.index(chunk, np.s_[begin:]))
+                if sum(part["observation"].nbytes for part in open_episode) > EPISODE_BYTES:
+                    what = f"begins an episode of more than {EPISODE_BYTES} bytes"
+                    raise problem(file, "terminal", first_row, what, "copy or download the folder again")
+        if index + 1 == len(checkpoints) or checkpoints[index + 1] != number + 1:
             dropped += bool(open_episode)
             yield from _finish(open_episode, file, first_row, terminated=False)
             open_episode = []
@@ -153,16 +162,19 @@ def _chunks(path: Path, number: int) -> Iterator[tuple[int, dict[str, Array]]]:
                     f"has {reader.shape[0]} rows where observation has {rows}",
                     "copy or download the folder again",
                 )
-        for start in range(0, rows, CHUNK_ROWS):
-            count = min(CHUNK_ROWS, rows - start)
-            yield start, {field: reader.take(count) for field, reader in readers.items()}
+            if (field != "observation" and len(reader.shape) > 1) or reader.dtype.kind not in KINDS[field]:
+                what = f"holds {reader.dtype} {reader.shape[1:]} in every row"
+                raise problem(reader.file, field, 0, what, "copy or download the folder again")
+        most = min(CHUNK_ROWS, CHUNK_BYTES // readers["observation"].row_bytes)
+        for start in range(0, rows, most):
+            chunk = {field: reader.take(min(most, rows - start)) for field, reader in readers.items()}
+            chunk["terminal"] = flags(readers["terminal"].file, "terminal", chunk["terminal"], start)
+            yield start, chunk
+        for reader in readers.values():
+            reader.finish()
     finally:
         for reader in readers.values():
             reader.close()
-
-
-def _rows(chunk: dict[str, Array], begin: int, end: int | None) -> dict[str, Array]:
-    return {field: column[begin:end] for field, column in chunk.items()}
 
 
 def _finish(parts: list[dict[str, Array]], file: Path, first_row: int, terminated: bool) -> Iterator[Episode]:
@@ -186,4 +198,5 @@ def _finish(parts: list[dict[str, Array]], file: Path, first_row: int, terminate
         truncated=not terminated,
         first_row=first_row + blank,
         file=file,
+        final_observation_known=not terminated,
     )

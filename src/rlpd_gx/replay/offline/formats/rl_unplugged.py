@@ -12,17 +12,20 @@ from typing import Any
 
 import numpy as np
 
-from rlpd_gx.errors import GxError, missing_extra
+from rlpd_gx.errors import missing_extra
 from rlpd_gx.replay.offline import tfrecord
 from rlpd_gx.replay.offline.episode import ActionRange, Episode, Source, problem
 from rlpd_gx.types import Array
+from rlpd_gx.untrusted import reading
 
-DESCRIPTION = "RL Unplugged Atari TFRecord, a shard or a folder of shards"
+name = "rl_unplugged"
+description = "RL Unplugged Atari TFRecord, a shard or a folder of shards"
 ATARI_ACTIONS = 18
+LARGEST_FRAME = 1 << 20  # pixels; the published ones are 84 x 84
 REPAIR = "the file is not an RL Unplugged Atari shard or was written wrongly"
 
 
-def recognises(path: Path) -> bool:
+def detect(path: Path) -> bool:
     """A file, or a folder whose first file, is a TFRecord."""
     files = _shards(path)
     return bool(files) and tfrecord.looks_like_tfrecord(files[0])
@@ -51,15 +54,13 @@ def _episodes(files: list[Path], notes: list[str]) -> Iterator[Episode]:
     transitions = pieces = terminals = 0
     for file in files:
         for row, message in enumerate(tfrecord.records(file)):
-            try:
+            with reading(f"{file}: record {row}: as a tf.train.Example", REPAIR):
                 record = tfrecord.parse_example(message)
-            except (ValueError, KeyError) as error:
-                raise GxError(f"{file}: record {row}: not a tf.train.Example ({error}); {REPAIR}") from None
             if "observations" in record:
                 yield _ordered_episode(record, file, row)
                 continue
             transitions += 1
-            terminals += _number(record, "d_t", file, row) == 0
+            terminals += _terminal(_numbers(record, "d_t", 1, file, row), "d_t", file, row)
             if not piece.continues(record) and piece.records:
                 pieces += 1
                 yield piece.episode()
@@ -92,16 +93,15 @@ class _Piece:
         last = self.records[-1]
         return bool(
             last["d_t"][0] != 0
-            and last["episode_id"][:1] == record.get("episode_id", [None])[:1]
-            and last["o_tp1"] == record.get("o_t")
+            and np.array_equal(last["episode_id"], record.get("episode_id", ()))
+            and list(last["o_tp1"]) == list(record.get("o_t", ()))
         )
 
     def add(self, record: dict[str, Any], file: Path, row: int) -> None:
         for name in ("a_t", "r_t", "d_t", "episode_id"):
-            _number(record, name, file, row)
+            _numbers(record, name, 1, file, row)
         for name in ("o_t", "o_tp1"):
-            if len(record.get(name, ())) != 4:
-                raise problem(file, name, row, "does not hold 4 frames", REPAIR)
+            _pngs(record, name, 4, file, row)
         if not self.records:
             self.first_row, self.file = row, file
         self.records.append(record)
@@ -125,14 +125,12 @@ class _Piece:
 def _ordered_episode(record: dict[str, Any], file: Path, row: int) -> Episode:
     """L frames are L - 1 steps: what was done in the last one leads to nothing that was stored."""
     length = len(record["observations"])
+    _pngs(record, "observations", length, file, row)
     for name in ("actions", "unclipped_rewards", "clipped_rewards", "discounts"):
-        if name not in record:
-            raise problem(file, name, row, "is missing", REPAIR)
-        if len(record[name]) != length:
-            raise problem(file, name, row, f"has {len(record[name])} entries for {length} frames", REPAIR)
+        _numbers(record, name, length, file, row)
     if length < 2:
         raise problem(file, "observations", row, "is an episode without a step", REPAIR)
-    terminated = bool(record["discounts"][-1] == 0)
+    terminated = _terminal(record["discounts"], "discounts", file, row)
     return Episode(
         observations=_frames(record["observations"], file, "observations", row),
         actions=record["actions"][:-1],
@@ -145,23 +143,44 @@ def _ordered_episode(record: dict[str, Any], file: Path, row: int) -> Episode:
     )
 
 
-def _number(record: dict[str, Any], name: str, file: Path, row: int) -> float:
-    if len(record.get(name, ())) != 1:
+def _numbers(record: dict[str, Any], name: str, count: int, file: Path, row: int) -> Array:
+    values = record.get(name, ())
+    if len(values) != count or not isinstance(values, np.ndarray):
         found = ", ".join(sorted(record)) or "nothing"
-        raise problem(file, name, row, f"is missing (found: {found})", REPAIR)
-    return float(record[name][0])
+        what = (
+            f"holds {len(values)} entries, not {count} numbers"
+            if len(values)
+            else f"is missing (found: {found})"
+        )
+        raise problem(file, name, row, what, REPAIR)
+    return values
+
+
+def _pngs(record: dict[str, Any], name: str, count: int, file: Path, row: int) -> None:
+    values = record.get(name, ())
+    if len(values) != count or not isinstance(values, list):
+        raise problem(file, name, row, f"does not hold {count} frames", REPAIR)
+
+
+def _terminal(discounts: Array, name: str, file: Path, row: int) -> bool:
+    """Whether the last discount, which is 0 or 1 like all of them, is 0."""
+    if not np.isin(discounts, (0, 1)).all():
+        raise problem(file, name, row, "holds a discount that is not 0 or 1", REPAIR)
+    return bool(discounts[-1] == 0)
 
 
 def _frames(pngs: list[bytes], file: Path, name: str, row: int) -> Array:
     """`[n, height, width]` uint8 grey frames."""
-    from PIL import Image, UnidentifiedImageError
+    from PIL import Image
 
     frames = []
     for png in pngs:
         try:
             with Image.open(io.BytesIO(png), formats=["PNG"]) as image:
+                if image.width * image.height > LARGEST_FRAME:
+                    raise ValueError(f"{image.width} x {image.height} pixels")
                 frames.append(np.asarray(image if image.mode == "L" else image.convert("L")))
-        except (UnidentifiedImageError, OSError, SyntaxError, ValueError) as error:
+        except Exception as error:  # damaged bytes raise anything
             raise problem(file, name, row, f"holds a broken PNG ({type(error).__name__})", REPAIR) from None
     if len({frame.shape for frame in frames}) != 1:
         raise problem(file, name, row, "holds frames of different sizes", REPAIR)

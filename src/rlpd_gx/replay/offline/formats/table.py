@@ -10,11 +10,13 @@ from rlpd_gx.errors import GxError, missing_extra
 from rlpd_gx.replay.offline import flat
 from rlpd_gx.replay.offline.episode import Source, first_bytes, problem
 from rlpd_gx.types import Array
+from rlpd_gx.untrusted import check_size, reading
 
-DESCRIPTION = "CSV or Parquet with a mapping of columns"
+name = "table"
+description = "CSV or Parquet with a mapping of columns"
 
 
-def recognises(path: Path) -> bool:
+def detect(path: Path) -> bool:
     """Parquet by its magic bytes, CSV by its name: plain text has no other mark."""
     return first_bytes(path, 4) == b"PAR1" or (path.is_file() and path.suffix.lower() == ".csv")
 
@@ -26,35 +28,47 @@ def read(path: Path, mapping: Mapping[str, str | Sequence[str]] | None = None) -
     where they hold numbers.
     """
     try:
-        import pyarrow
-        from pyarrow import csv, parquet
+        from pyarrow import csv
     except ImportError:
         raise missing_extra("pyarrow", "data") from None
-    try:
-        table = parquet.read_table(path) if first_bytes(path, 4) == b"PAR1" else csv.read_csv(path)
-    except (pyarrow.ArrowInvalid, OSError) as error:
-        reason = str(error).splitlines()[0]
-        raise GxError(f"{path}: the table cannot be read ({reason}); repair it or export it again") from None
-    mapping = dict(mapping or {})
-    used: set[str] = set()
+    with reading(path, "repair it or export it again"):
+        table = _parquet_table(path) if first_bytes(path, 4) == b"PAR1" else csv.read_csv(path)
+        found = table.column_names
+        if len(set(found)) < len(found):
+            raise GxError(f"{path}: two columns have one name (found: {', '.join(found)}); rename one")
+    names = {name: [part] if isinstance(part, str) else part for name, part in (mapping or {}).items()}
     columns: dict[str, Array] = {}
-    for name, in_file in mapping.items():
-        names = [in_file] if isinstance(in_file, str) else list(in_file)
-        parts = [_column(table, part, path, ids=name == "episode") for part in names]
-        columns[name] = parts[0] if isinstance(in_file, str) else np.stack(parts, axis=-1)
-        used.update(names)
-    left_out = []
-    for name in table.column_names:
-        if name not in used and name not in columns:
-            if _is_number(table.schema.field(name).type):
-                columns[name] = _column(table, name, path)
-            else:
-                left_out.append(name)
-    rows = flat.check(columns, path)
-    if columns["observations"].ndim == 1:
-        columns["observations"] = columns["observations"][:, None]
-    notes = [f"columns without numbers are left out: {', '.join(left_out)}"] if left_out else []
-    return Source(episodes=flat.episodes(columns, path, notes), total_steps=rows, notes=notes)
+    for name, parts in names.items():
+        if not (isinstance(parts, Sequence) and parts and all(isinstance(part, str) for part in parts)):
+            raise GxError(
+                f"the mapping of {name!r} is {parts!r}; give the name of a column, or a list of names"
+            )
+        column = [_column(table, part, path, ids=name == "episode") for part in parts]
+        if isinstance((mapping or {})[name], str):
+            columns[name] = column[0]
+        elif all(part.ndim == 1 for part in column):
+            columns[name] = np.stack(column, axis=-1)
+        else:
+            raise problem(path, ", ".join(parts), None, "holds lists", "map a column of lists on its own")
+    used = {part for parts in names.values() for part in parts}
+    others = [name for name in found if name not in used and name not in columns]
+    left_out = [
+        name for name in others if name not in flat.KNOWN and not _is_number(table.schema.field(name).type)
+    ]
+    columns |= {name: _column(table, name, path) for name in others if name not in left_out}
+    return flat.source(columns, path, left_out, names=names)
+
+
+def _parquet_table(path: Path) -> Any:
+    """A Parquet file, its page checksums verified where it has any."""
+    from pyarrow import parquet
+
+    with parquet.ParquetFile(path, page_checksum_verification=True) as file:
+        facts, stored = file.metadata, path.stat().st_size
+        groups = [facts.row_group(number) for number in range(facts.num_row_groups)]
+        packed = sum(group.total_byte_size for group in groups)
+        check_size(path, max(packed, 8 * facts.num_rows * facts.num_columns), stored, packed=True)
+        return file.read()
 
 
 def _is_number(kind: Any) -> bool:
@@ -71,22 +85,30 @@ def _column(table: Any, name: str, path: Path, ids: bool = False) -> Array:
         found = ", ".join(table.column_names)
         raise problem(path, name, None, f"is not a column (found: {found})", "fix the mapping")
     column = table.column(name).combine_chunks()
-    if column.null_count:
-        row = column.is_null().to_pylist().index(True)
-        raise problem(path, name, row, "is empty", "fill the gap or leave that episode out")
     kind = column.type
+    if ids and (types.is_string(kind) or types.is_large_string(kind)) and not column.null_count:
+        return np.unique(column.to_pylist(), return_inverse=True)[1]
     if types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind):
         values = column.to_pylist()
-        width = len(values[0])
+        width = len(values[0] or ()) if values else 0
         for row, value in enumerate(values):
-            if len(value) != width:
-                raise problem(
-                    path, name, row, f"has {len(value)} entries, not {width}", "make lists equally long"
+            if value is None or len(value) != width or None in value:
+                found = (
+                    "is empty" if value is None or None in value else f"has {len(value)} entries, not {width}"
                 )
+                raise problem(path, name, row, found, "make lists equally long, without gaps")
+        if not (_is_number(kind.value_type) and width):
+            raise problem(path, name, None, f"holds {kind}, not numbers", "store numbers")
         return np.asarray(values)
-    if ids and (types.is_string(kind) or types.is_large_string(kind)):
-        return np.unique(column.to_pylist(), return_inverse=True)[1]
+    if types.is_null(kind) and len(column):
+        raise problem(path, name, 0, "is empty", "fill the gap or leave the column out")
     if not _is_number(kind):
         raise problem(path, name, None, f"holds {kind}, not numbers", "store numbers")
-    array: Array = column.to_numpy(zero_copy_only=False)
+    with reading(f"{path}: {name!r}", "repair it or export it again"):
+        # A gap becomes NaN, which is refused where it matters, and reported by an audit.
+        array: Array = (
+            column.cast("double").to_numpy(zero_copy_only=False)
+            if column.null_count
+            else (column.to_numpy(zero_copy_only=False))
+        )
     return array

@@ -11,9 +11,9 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
+from rlpd_gx.deploy.export import Export, Policy
 from rlpd_gx.errors import GxError, missing_extra
 from rlpd_gx.guardian import GuardedEnv
-from rlpd_gx.loop.export import Export, Policy
 from rlpd_gx.types import Array, Status, Verdict
 
 LEAST_WIDTH, LEAST_HEIGHT = 320, 300  # smaller frames are enlarged by a whole number
@@ -40,7 +40,7 @@ class Played:
 
     returns: list[float]
     steps: int
-    interventions: int
+    corrections: int
     frames: int
 
 
@@ -61,7 +61,7 @@ def play(
     if video.suffix != ".mp4":
         raise GxError(f"--out {video}: a video is a .mp4 file")
     policy = Policy(Export.find(path), seed)
-    returns, steps, interventions, frames = [], 0, 0, 0
+    returns, steps, corrections, frames = [], 0, 0, 0
     with closing(drawable(policy)) as env, _whole(video) as unfinished:
         artist, rate = Artist(env), float(env.metadata.get("render_fps") or 30)
         with imageio.get_writer(unfinished, fps=rate, macro_block_size=2) as writer:
@@ -69,10 +69,10 @@ def play(
                 for scene in scenes(policy, env, seed + episode, sample=sample, max_steps=max_steps):
                     writer.append_data(artist.draw(scene))
                     frames += 1
-                    interventions += scene.verdict is not None and scene.verdict.intervened
+                    corrections += scene.verdict is not None and scene.verdict.corrected
                 returns.append(scene.score)
                 steps += scene.step
-    return Played(returns, steps, interventions, frames)
+    return Played(returns, steps, corrections, frames)
 
 
 def drawable(policy: Policy) -> gym.Env:
@@ -121,7 +121,7 @@ def scenes(
 
 
 class Artist:
-    """Draws scenes: the frame, a border where the guard intervened, and a panel below."""
+    """Draws scenes: the frame, a border where the guard corrected, and a panel below."""
 
     def __init__(self, env: gym.Env) -> None:
         _, (self.image, self.draw_on, font) = _video_packages()
@@ -145,17 +145,17 @@ class Artist:
         lines = [f"step {scene.step}   return {scene.score:.1f}   {status}"]
         if verdict is not None:
             lines += self._words(verdict)
-            if verdict.intervened:
+            if verdict.corrected:
                 pen.rectangle((0, 0, width - 1, height - 1), outline=BORDERS[verdict.status], width=BORDER)
         for number, line in enumerate(lines):
-            colour = TEXT if number == 0 or verdict is None or not verdict.intervened else PROPOSED
+            colour = TEXT if number == 0 or verdict is None or not verdict.corrected else PROPOSED
             pen.text((MARGIN, height + MARGIN + number * LINE), line, fill=colour, font=self.font)
         if verdict is not None and bars:
             self._bars(pen, verdict, width, height + MARGIN + 3 * LINE)
         return np.asarray(canvas)
 
     def _words(self, verdict: Verdict) -> list[str]:
-        if not verdict.intervened:
+        if not verdict.corrected:
             return [f"action {self._name(verdict.action)}"] if self._named else []
         by = ", ".join(verdict.binding) or verdict.reason
         if not self._named:
@@ -174,7 +174,7 @@ class Artist:
         """For each component a bar from the middle of its range: executed, beside it proposed if it differs."""
         low, high = (np.ravel(v).astype(float) for v in (self.space.low, self.space.high))  # type: ignore[attr-defined]
         shown = [(verdict.action, EXECUTED)]
-        if verdict.intervened:
+        if verdict.corrected:
             shown = [(verdict.proposed, PROPOSED), *shown]
         column = (width - 2 * MARGIN) / len(low)
         thickness = min(column / 3, 16)
@@ -189,7 +189,7 @@ class Artist:
 
 
 def _status(verdict: Verdict) -> str:
-    watched = verdict.intervened and verdict.action is not verdict.suggestion
+    watched = verdict.corrected and not verdict.enforced
     return f"{verdict.status}, but not enforced" if watched else str(verdict.status)
 
 

@@ -1,4 +1,4 @@
-"""What a step of the lanes brings back: events, margins and stored safe sets, also where rules fail."""
+"""What a step of all environments brings back: events, margins and stored safe sets, also where rules fail."""
 
 from collections.abc import Callable
 from typing import Any
@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 import rlpd_gx as gx
-from rlpd_gx.loop.evaluate import ShadowCounts
-from rlpd_gx.loop.lanes import Lanes
+from rlpd_gx.loop.environments import Environments
+from rlpd_gx.loop.evaluate import count
 
 
 class Line(gym.Env):
@@ -50,58 +50,69 @@ def lazy(observation: Any, action: Any) -> float:
     return 1.0
 
 
-def _lanes(rules: Any, **options: Any) -> Lanes:
+def _environments(rules: Any, **options: Any) -> Environments:
     env = gx.GuardedEnv(Line(), rules, **options)
     env.reset(seed=0)
     example = env.safe_set()
     assert example is not None
     width = example.encode().shape
     encode: Callable[..., Any] = lambda s: np.zeros(width, np.uint8) if s is None else s.encode()  # noqa: E731
-    lanes = Lanes([env], encode, 1, example)
-    lanes.reset(np.ones(1, bool), [0])
-    return lanes
+    environments = Environments([env], encode, 1, example)
+    environments.reset(np.ones(1, bool), [0])
+    return environments
 
 
-def _allowed(lanes: Lanes, code: Any) -> list[bool]:
-    decoded = gx.decode(code, lanes.example.spec)  # type: ignore[union-attr]
+def _allowed(environments: Environments, code: Any) -> list[bool]:
+    decoded = gx.decode(code, environments.example.spec)  # type: ignore[union-attr]
     assert isinstance(decoded, gx.Mask)
     return decoded.allowed.tolist()
 
 
 def test_events_that_a_rule_module_tells_are_counted() -> None:
-    lanes = _lanes(only_one, unsafe_event=lambda observation, *rest: observation[0] == 2)
-    seen = [lanes.step(np.array([1])) for _ in range(3)]
+    environments = _environments(only_one, unsafe_event=lambda observation, *rest: observation[0] == 2)
+    seen = [environments.step(np.array([1])) for _ in range(3)]
     assert [bool(o.unsafe_event[0]) for o in seen] == [False, True, False]
-    assert seen[-1].finished[0].unsafe_events == 1
+    assert environments.finished[0].unsafe_events == 1
 
 
 @pytest.mark.parametrize("rules", [[lazy, only_one], [only_one, lazy]])
 def test_a_rule_that_was_not_asked_hides_nothing(rules: Any) -> None:
-    outcome = _lanes(rules, mode="monitor").step(np.array([0]))
-    counts = ShadowCounts()
-    counts.add(outcome.verdicts[0], 0.05, False)
-    assert (counts.forbidden_proposals, counts.forbidden_executed) == (1, 1)
+    outcome = _environments(rules, mode="monitor").step(np.array([0]))
+    tally = gx.Tally()
+    count(tally, outcome, 0.05)
+    assert (tally.forbidden_proposals, tally.forbidden_executed) == (1, 1)
     assert outcome.margin[0] < 0
+
+
+def test_a_fallback_that_is_allowed_does_not_cut_a_span() -> None:
+    """Spans end before a later action with a margin below zero: the stored margin is the executed action's."""
+    environments = _environments([broken, only_one], fallback=1)
+    outcomes = [environments.step(np.array([0])) for _ in range(2)]
+    statuses = [str(o.verdicts[0].status) for o in outcomes]  # type: ignore[union-attr]
+    assert statuses == ["projected", "fallback"]
+    assert [int(o.executed_action[0]) for o in outcomes] == [1, 1]
+    assert all(o.verdicts[0].margin < 0 for o in outcomes)  # type: ignore[union-attr]
+    assert all(o.margin[0] >= 0 for o in outcomes)
 
 
 @pytest.mark.parametrize("known_before", [False, True])
 def test_where_nothing_is_allowed_the_executed_action_alone_is_stored(known_before: bool) -> None:
-    lanes = _lanes(nothing)
-    outcome = lanes.step(np.array([1]), lanes.safe_sets() if known_before else None)
+    environments = _environments(nothing)
+    outcome = environments.step(np.array([1]), environments.safe_sets() if known_before else None)
     assert outcome.verdicts[0].inevitable  # type: ignore[union-attr]
-    stored = _allowed(lanes, outcome.safe_set[0])
+    stored = _allowed(environments, outcome.safe_set[0])
     assert stored == [a == outcome.executed_action[0] for a in (0, 1)]
 
 
 def test_a_failing_rule_falls_back_everywhere() -> None:
-    lanes = _lanes(broken, fallback=0)
-    lanes.step(np.array([1]))
+    environments = _environments(broken, fallback=0)
+    environments.step(np.array([1]))
     for _ in range(2):
-        outcome = lanes.step(np.array([1]), lanes.safe_sets())
+        outcome = environments.step(np.array([1]), environments.safe_sets())
         assert outcome.executed_action[0] == 0
-        assert _allowed(lanes, outcome.safe_set[0]) == [True, False]
+        assert _allowed(environments, outcome.safe_set[0]) == [True, False]
     assert outcome.truncated[0]
-    assert _allowed(lanes, outcome.next_safe_set[0]) == [True, False]
+    assert _allowed(environments, outcome.next_safe_set[0]) == [True, False]
 
 
 @pytest.mark.parametrize("name", ["success", "is_success"])
@@ -112,9 +123,11 @@ def test_success_is_counted_where_the_environment_tells_of_it(name: str) -> None
             return observation, reward, terminated, truncated, {name: np.bool_(self.time >= 2)}
 
     def played(env: gym.Env) -> int | None:
-        lanes = Lanes([env], lambda s: np.zeros(0, np.uint8), 1, None)
-        lanes.reset(np.ones(1, bool))
-        return [lanes.step(np.array([0])) for _ in range(3)][-1].finished[0].success_steps
+        environments = Environments([env], lambda s: np.zeros(0, np.uint8), 1, None)
+        environments.reset(np.ones(1, bool))
+        for _ in range(3):
+            environments.step(np.array([0]))
+        return environments.finished[0].success_steps
 
     assert played(Told()) == 2
     assert played(Line()) is None

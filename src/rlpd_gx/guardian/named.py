@@ -33,10 +33,14 @@ def named_rules(rules: str, state: str, env: Callable[[], gym.Env]) -> tuple[Any
     return rule, options
 
 
-def guarded(env: gym.Env, rules: str, *, state: str = "", **options: Any) -> GuardedEnv:
-    """The environment under named rules; it may bring the `embedding` of its actions itself."""
-    rule, beside = named_rules(rules, state, lambda: env)
+def guard_options(env: gym.Env, rules: str, state: str = "") -> tuple[Any, dict[str, Any]]:
+    """The named rules for an environment and the options of `GuardedEnv`; it may bring the `embedding` itself."""
+    rule, options = named_rules(rules, state, lambda: env)
     embedding = getattr(env.unwrapped, "embedding", None)
-    if embedding is not None:
-        beside.setdefault("embedding", embedding)
+    return rule, options if embedding is None else {"embedding": embedding} | options
+
+
+def guarded(env: gym.Env, rules: str, *, state: str = "", **options: Any) -> GuardedEnv:
+    """The environment under named rules."""
+    rule, beside = guard_options(env, rules, state)
     return GuardedEnv(env, rule, **beside, **options)

@@ -10,9 +10,9 @@ import pytest
 from tiny_runs import tiny_run
 
 import rlpd_gx as gx
+from rlpd_gx.deploy.export import Export, load_policy
+from rlpd_gx.deploy.play import BORDERS, LINE, MARGIN, PROPOSED, Artist, Scene, drawable, play, scenes
 from rlpd_gx.loop.evaluate import evaluate
-from rlpd_gx.loop.export import Export, load_policy
-from rlpd_gx.loop.play import BORDERS, LINE, MARGIN, PROPOSED, Artist, Scene, drawable, play, scenes
 from rlpd_gx.loop.resume import load_learner
 
 RULES = """
@@ -66,17 +66,17 @@ def frames(video):
 
 
 def bordered(frame):
-    """Whether the upper edge has the colour of an intervention, as far as a video keeps colours."""
+    """Whether the upper edge has the colour of a correction, as far as a video keeps colours."""
     return bool((np.abs(frame[2, 20:-20] - BORDERS[gx.Status.PROJECTED]).mean(axis=0) < 40).all())
 
 
 @pytest.mark.parametrize("name", ["pole", "pong"])
-def test_the_video_marks_exactly_the_interventions(request, name, tmp_path):
+def test_the_video_marks_exactly_the_corrections(request, name, tmp_path):
     run = request.getfixturevalue(name)
     policy = load_policy(run, seed=5)
     env = drawable(policy)
     expected = [
-        scene.verdict is not None and scene.verdict.intervened
+        scene.verdict is not None and scene.verdict.corrected
         for seed in (5, 6)
         for scene in scenes(policy, env, seed, sample=True)
     ]
@@ -84,12 +84,12 @@ def test_the_video_marks_exactly_the_interventions(request, name, tmp_path):
     played = play(run, tmp_path / "video.mp4", episodes=2, seed=5, sample=True)
     assert [bordered(frame) for frame in frames(tmp_path / "video.mp4")] == expected
     assert len(expected) == played.frames == played.steps + 2
-    assert 0 < sum(expected) == played.interventions < played.steps
+    assert 0 < sum(expected) == played.corrections < played.steps
 
 
 def test_returns_are_those_of_an_evaluation_and_of_the_export(pole, tmp_path):
-    learner, lanes = load_learner(pole)
-    returns = evaluate(learner, lanes, 2, 11, sample=False).returns
+    learner, environments = load_learner(pole)
+    returns = evaluate(learner, environments, 2, 11, sample=False).returns
     Export.of_run(pole).write(tmp_path / "policy")
     for folder in (pole, tmp_path / "policy"):
         assert play(folder, tmp_path / "video.mp4", episodes=2, seed=11).returns == returns
@@ -121,7 +121,7 @@ def test_components_of_a_box_are_bars(tmp_path, home):
     film = frames(tmp_path / "video.mp4")
     assert (played.frames, played.steps) == (11, 10)
     marked = [bordered(frame) for frame in film]
-    assert 0 < sum(marked) == played.interventions < 10
+    assert 0 < sum(marked) == played.corrections < 10
     for frame, moved in zip(film, marked, strict=True):
         bars = frame[500 + MARGIN + 3 * LINE :]
         orange = (np.abs(bars - PROPOSED).sum(axis=-1) < 90).sum()

@@ -1,0 +1,5 @@
+"""Exec-Mask: actions are sampled from the policy over the safe set; targets and actor use the raw policy."""
+
+from rlpd_gx.guards.base import Guard
+
+GUARD = Guard("mask", mode="enforce", learner={"backup": "none", "actor": "raw", "execution": "resample"})

@@ -1,0 +1,5 @@
+"""SAC+Shield: proposals are projected at execution; targets and actor use the raw policy."""
+
+from rlpd_gx.guards.base import Guard
+
+GUARD = Guard("shield", mode="enforce", learner={"backup": "none", "actor": "raw", "execution": "project"})

@@ -1,0 +1,172 @@
+"""The environments of a run, each behind its guard, stepped together."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+
+from rlpd_gx import trees
+from rlpd_gx.errors import GxError
+from rlpd_gx.guardian import GuardedEnv
+from rlpd_gx.rules import Lookahead
+from rlpd_gx.safe_sets import SafeSet
+from rlpd_gx.types import Array, Episode, Observation, Status, Transition
+
+
+class Member:
+    """One environment, its current observation, and the running counts of its episode."""
+
+    def __init__(self, env: gym.Env, index: int) -> None:
+        self.env, self.index = env, index
+        self.observation: Any = None
+        self.restart()
+
+    def restart(self) -> None:
+        """Set the counts to zero."""
+        self.score, self.length, self.corrections, self.unsafe_events = 0.0, 0, 0, 0
+        self.success_steps: int | None = None
+
+    def reset(self, seed: int | None = None) -> None:
+        """Begin an episode."""
+        self.observation, info = self.env.reset(seed=seed)
+        if self.length:  # the game continues after a lost life, with a step that nobody proposed
+            self.score += float(info.get("raw_reward", 0.0))
+            self.unsafe_events += bool(info.get("unsafe_event", False))
+
+    def step(self, action: Any) -> tuple[float, bool, bool, dict[str, Any]]:
+        """Propose an action; returns reward, terminated, truncated and info."""
+        self.observation, reward, terminated, truncated, info = self.env.step(action)
+        if "guardian_stop" in info:
+            return 0.0, False, True, info
+        verdict = info.get("guardian")
+        self.score += float(info.get("raw_reward", reward))
+        self.length += 1
+        self.corrections += verdict is not None and verdict.corrected
+        self.unsafe_events += bool(info.get("unsafe_event", False))
+        success = info.get("success", info.get("is_success"))  # as robotics environments name it
+        if success is not None:
+            self.success_steps = (self.success_steps or 0) + bool(success)
+        return float(reward), bool(terminated), bool(truncated), info
+
+    def finish(self) -> Episode:
+        """The episode is over: returns its counts and restarts them."""
+        done = Episode(env=self.index, **self.counts())
+        self.restart()
+        return done
+
+    def counts(self) -> dict[str, Any]:
+        """The running counts, for a checkpoint."""
+        names = ("score", "length", "corrections", "unsafe_events", "success_steps")
+        return {name: getattr(self, name) for name in names}
+
+    @property
+    def look_aheads(self) -> list[Lookahead]:
+        """The rules whose verdicts depend on earlier ones, and which simulate steps."""
+        if not isinstance(self.env, GuardedEnv):
+            return []
+        atoms = [atom for rule in self.env.guardian.rules for atom in rule.atoms()]
+        return [atom for atom in atoms if isinstance(atom, Lookahead)]
+
+    def safe_set(self) -> SafeSet | None:
+        """The safe set in the current state; None without rules, or where they cannot be asked."""
+        if not isinstance(self.env, GuardedEnv):
+            return None
+        try:
+            return self.env.safe_set()
+        except GxError:  # the verdict will fall back and report why
+            return None
+
+
+class Environments:
+    """N environments stepped together. Learners see [N, ...] arrays; `stack` frames make an observation."""
+
+    def __init__(
+        self,
+        envs: Sequence[gym.Env],
+        encode: Callable[[SafeSet | None], Array],
+        stack: int,
+        example: SafeSet | None,
+    ) -> None:
+        self.members = [Member(env, i) for i, env in enumerate(envs)]
+        self.encode, self.stack, self.example = encode, stack, example
+        self.finished: list[Episode] = []
+        """Episodes that ended in the last step."""
+
+    def __len__(self) -> int:
+        return len(self.members)
+
+    @property
+    def observation(self) -> Observation:
+        """[N, ...] what the Learner sees now."""
+        return trees.stack([member.observation for member in self.members])
+
+    @property
+    def frame(self) -> Observation:
+        """[N, ...] what the replay stores of it: the newest frame, 64-bit floats as 32-bit ones."""
+        newest = self.observation if self.stack == 1 else trees.index(self.observation, np.s_[:, -1])
+        return trees.map_leaves(lambda v: v.astype(np.float32) if v.dtype == np.float64 else v, newest)
+
+    def reset(self, where: Array, seeds: Sequence[int] | None = None) -> None:
+        """Begin episodes in some environments [N] bool."""
+        for i in np.flatnonzero(where).tolist():
+            self.members[i].reset(None if seeds is None else seeds[i])
+
+    @property
+    def simulated_steps(self) -> int:
+        """Steps that rules have simulated in a model; reported beside environment steps."""
+        return sum(rule.simulated_steps for member in self.members for rule in member.look_aheads)
+
+    @property
+    def lazy(self) -> bool:
+        """Whether a verdict may leave actions untested."""
+        return any(isinstance(m.env, GuardedEnv) and m.env.guardian.lazy for m in self.members)
+
+    def safe_sets(self) -> Array:
+        """Codes [N, width] of the complete safe sets in the current states."""
+        return np.stack([self.encode(member.safe_set()) for member in self.members])
+
+    def step(self, proposed: Array, safe_sets: Array | None = None) -> Transition:
+        """Certify and execute. `safe_sets` [N, width] are the complete codes, where they are known already."""
+        self.finished = []
+        known = [None] * len(self) if safe_sets is None else safe_sets
+        rows = [self._step(member, proposed[i], known[i]) for i, member in enumerate(self.members)]
+        columns = {name: [row[name] for row in rows] for name in rows[0]}
+        verdicts = columns.pop("verdicts")
+        arrays = {name: np.stack([np.asarray(value) for value in column]) for name, column in columns.items()}
+        return Transition(proposed_action=proposed, next_observation=self.frame, verdicts=verdicts, **arrays)
+
+    def _step(self, member: Member, proposed: Any, known: Array | None) -> dict[str, Any]:
+        """One environment's part of a transition."""
+        reward, terminated, truncated, info = member.step(proposed)
+        verdict, executed = info.get("guardian"), "guardian_stop" not in info
+        action = proposed if verdict is None else verdict.action
+        regular = verdict is not None and verdict.status in (Status.ALLOWED, Status.PROJECTED)
+        if known is None or not regular:
+            found = verdict.safe_set if verdict is not None and regular else None
+            known = self.encode(self._or_only(found, action))
+        final = np.zeros_like(known)
+        if truncated and executed:  # a truncated state is bootstrapped from
+            final = self.encode(self._or_only(member.safe_set(), action))
+        if info.get("game_over", terminated or truncated) or truncated:
+            self.finished.append(member.finish())
+        margin = np.nan if verdict is None else verdict.executed_margin
+        return {
+            "executed_action": action, "reward": np.float32(reward), "terminated": terminated, "truncated": truncated,
+            "safe_set": known, "next_safe_set": final, "margin": np.float32(margin),
+            "unsafe_event": bool(info.get("unsafe_event", False)), "executed": executed, "verdicts": verdict,
+        }  # fmt: skip
+
+    def _or_only(self, safe_set: SafeSet | None, action: Any) -> SafeSet | None:
+        """What is stored for the backup: an empty or unknown set becomes the action that ran, alone."""
+        if self.example is None:
+            return None
+        here = np.asarray(action)
+        if safe_set is None or bool(np.all(safe_set.nearest(here).empty)):
+            return self.example.only(here)
+        return safe_set
+
+    def code(self, member: Member) -> Array:
+        """The code [width] in the current state of an environment, where no action has been chosen yet."""
+        blank = member.env.guardian.blank_actions(1)[0] if isinstance(member.env, GuardedEnv) else None
+        return self.encode(self._or_only(member.safe_set(), blank))

@@ -1,0 +1,167 @@
+"""Callbacks that observe a training run: progress on the terminal or in a log file, and TensorBoard."""
+
+import math
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TextIO
+
+from rlpd_gx.loop.train import Trainer
+
+if TYPE_CHECKING:
+    from rich.progress import Progress as Bar
+
+SCALARS = {  # column of a row of metrics -> its name in TensorBoard
+    ("evaluation", "mean"): "eval/return",
+    ("evaluation", "success_rate"): "eval/success_rate",
+    ("evaluation", "forbidden_executed"): "eval/forbidden_executed",
+    ("evaluation", "unsafe_events"): "eval/unsafe_events",
+    ("episode", "return"): "train/episode_return",
+    ("episode", "length"): "train/episode_length",
+    ("train", "corrections_rate"): "guard/correction_rate",
+    ("train", "forbidden_proposals_rate"): "guard/forbidden_proposal_rate",
+    ("train", "near_misses_rate"): "guard/near_miss_rate",
+    ("train", "forbidden_executed_rate"): "guard/forbidden_executed_rate",
+    ("train", "inevitable_rate"): "guard/inevitable_rate",
+    ("train", "fallback_rate"): "guard/fallback_rate",
+    ("train", "unsafe_events_rate"): "guard/unsafe_event_rate",
+}
+
+
+class Progress:
+    """A bar on a terminal; elsewhere one plain line at each `log_every`. Use it as a context manager."""
+
+    def __init__(self, stream: TextIO, *, quiet: bool = False) -> None:
+        self.stream, self.quiet = stream, quiet
+        self.bar: Bar | None = None if quiet or not stream.isatty() else _bar()
+        self.trainer: Trainer | None = None
+        self.evaluation = self.correction_rate = math.nan
+        self.speed = Speed()
+
+    def __enter__(self) -> "Progress":
+        if self.bar is not None:
+            self.bar.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.bar is not None:
+            self.bar.stop()
+
+    def step(self, trainer: Trainer) -> None:
+        """Show where the run is."""
+        self.trainer = trainer
+        run = trainer.task.config.run
+        if trainer.step == 0 and trainer.warm_updates < run.warm_start_updates:
+            self._warm_start(trainer.warm_updates, run.warm_start_updates, trainer.task.config.data.updates)
+            return
+        self.speed.at(trainer.step)
+        if self.bar is not None:
+            text = "  ".join(self.facts(trainer))
+            self.bar.update(self.bar.task_ids[0], completed=trainer.step, total=max(run.steps, 1), text=text)
+
+    def row(self, kind: str, step: int, values: dict[str, Any]) -> None:
+        """Remember the last evaluation; print a line with each row of training."""
+        if kind == "evaluation":
+            self.evaluation = values["mean"]
+        elif kind == "train" and self.trainer is not None:
+            rate = values.get("corrections_rate")
+            if rate is not None and self.trainer.corrects:
+                self.correction_rate = rate
+            if step > 0:
+                self._print("  ".join(self.facts(self.trainer)))
+
+    def facts(self, trainer: Trainer) -> list[str]:
+        """What there is to say about the run so far; what is not known yet is left out."""
+        steps = trainer.task.config.run.steps
+        known = {
+            "return": trainer.last_score, "evaluated": self.evaluation, "corrections": 100 * self.correction_rate
+        }  # fmt: skip
+        facts = [f"step {trainer.step:,}/{steps:,}"]
+        facts += [
+            f"{name} {value:.1f}{'%' if name == 'corrections' else ''}"
+            for name, value in known.items()
+            if not math.isnan(value)
+        ]
+        watched = trainer.watches_unsafe_events
+        facts.append(f"unsafe events {trainer.window.total.unsafe_events if watched else 'not watched'}")
+        if speed := self.speed.steps_per_second:
+            facts += [f"{speed:.3g} steps/s", f"{duration((steps - trainer.step) / speed)} left"]
+        return facts
+
+    def _warm_start(self, done: int, total: int, block: int) -> None:
+        assert self.trainer is not None
+        text = f"warm start: {done:,}/{total:,} updates"
+        if self.bar is not None:
+            self.bar.update(self.bar.task_ids[0], completed=done, total=total, text=text)
+        every = self.trainer.task.config.run.log_every
+        if done // every > (done - block) // every:
+            self._print(text)
+
+    def _print(self, text: str) -> None:
+        if self.bar is None and not self.quiet:
+            print(text, file=self.stream, flush=True)
+
+
+class Speed:
+    """Steps a second since the first step that was seen."""
+
+    def __init__(self) -> None:
+        self.first: tuple[int, float] | None = None
+        self.last = (0, 0.0)
+
+    def at(self, step: int) -> None:
+        """The run is at this step now."""
+        self.last = (step, time.perf_counter())
+        self.first = self.first or self.last
+
+    @property
+    def steps_per_second(self) -> float | None:
+        """None before two steps were seen."""
+        if self.first is None or self.last[0] <= self.first[0]:
+            return None
+        return (self.last[0] - self.first[0]) / max(self.last[1] - self.first[1], 1e-9)
+
+
+class TensorBoard:
+    """Every number of every row of metrics, and the speed."""
+
+    def __init__(self, folder: Path, step: int = 0) -> None:
+        from torch.utils.tensorboard import SummaryWriter
+
+        self.writer = SummaryWriter(str(folder / "tensorboard"), purge_step=step + 1)
+        self.speed = Speed()
+
+    def step(self, trainer: Trainer) -> None:
+        """Only the clock is read between rows."""
+        self.speed.at(trainer.step)
+
+    def row(self, kind: str, step: int, values: dict[str, Any]) -> None:
+        """Write the numbers of a row."""
+        for name, value in values.items():
+            tag = SCALARS.get((kind, name), f"train/{name}" if kind == "train" else None)
+            if tag is not None and isinstance(value, int | float):
+                self.writer.add_scalar(tag, value, step)
+        if kind == "train" and (speed := self.speed.steps_per_second):
+            self.writer.add_scalar("time/steps_per_second", speed, step)
+
+
+def duration(seconds: float) -> str:
+    """`1 h 02 min`, `3 min 05 s` or `12 s`."""
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    if hours:
+        return f"{hours} h {minutes:02d} min"
+    return f"{minutes} min {rest:02d} s" if minutes else f"{rest} s"
+
+
+def _bar() -> "Bar":
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn
+
+    bar = Progress(
+        BarColumn(bar_width=20),
+        TextColumn("{task.fields[text]}", markup=False),
+        console=Console(stderr=True),
+        transient=True,
+    )
+    bar.add_task("", total=1, text="")
+    return bar

@@ -1,0 +1,125 @@
+"""Every mistake is answered with one sentence that names what exists in that command, and exit code 2."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+from users_folder import command_lines, fill
+
+TINY = [
+    "--utd=1",
+    "--batch-size=8",
+    "--hidden-sizes=8",
+    "--ensemble-size=2",
+    "--learning-starts=8",
+    "--steps=20",
+]
+DRONE, GUARDED = ["train", "--env=drone:Drone"], ["train", "--env=drone:Drone", "--rules=my_rules:power"]
+TRY = ["guard", "--env=drone:Drone", "--episodes=1"]
+MISTAKES = {
+    # what is typed -> what the sentence says
+    ("trian",): "there is no command 'trian'; did you mean train?",
+    ("data", "audti"): "did you mean data audit?",
+    ("train",): "name the environment, for example --env Hopper-v5",
+    ("train", "--utdd=3"): "rlpd-gx train has no flag --utdd; did you mean --utd?",
+    ("train", "Hopper-v5"): "rlpd-gx train has no argument Hopper-v5",
+    ("train", "--env=NoSuch-v0"): "--env NoSuch-v0",
+    ("train", "--env=Atari/NoSuch-ram"): "NoSuch",
+    ("train", "--env=Atari/Pong"): "Atari/GAME-ram",
+    ("train", "--env=drone:Dron"): "did you mean Drone?",
+    ("train", "--env=dron:Drone"): "there is no module 'dron' in this folder or installed; did you mean drone?",
+    ("train", "--env=drone.py:Drone"): "write it as a module, drone:Drone",
+    ("train", "--env=drone:not_an_environment"): "it has Drone, Crashing, Drone-v0, NamedDrone-v0",
+    ("train", "--env=drone:Crashing"): "--env drone:Crashing raised RuntimeError: no battery (drone.py, line 27)",
+    (*DRONE, '--env-kwargs={"wnd": 1}'): "--env-kwargs {'wnd': 1} do not fit drone:Drone",
+    (*DRONE, "--env-kwargs=[1]"): "--env-kwargs cannot be '[1]': give a JSON object",
+    (*DRONE, "--env-kwargs=wind"): "--env-kwargs cannot be 'wind': give a JSON object",
+    (*DRONE, "--rules=my_rules:powr"): "my_rules has no 'powr'; did you mean power?",
+    (*DRONE, "--rules=my_rules.py:power"): "write it as a module, my_rules:power",
+    (*DRONE, "--rules=my_rules"): "--rules takes module:name, not 'my_rules'",
+    (*DRONE, "--rules=needs:rule"): "needs imports no_such_package, which is not installed",
+    (*DRONE, "--rules=typo:rule"): "importing typo raised SyntaxError",
+    (*DRONE, "--guard=guardian"): "--guard guardian needs rules: give --rules",
+    (*DRONE, "--compare"): "give --rules",
+    (*DRONE, "--backup=project"): "backup",
+    (*DRONE, "--warm-start-updates=5"): "give --offline",
+    (*GUARDED, "--guard=gaurdian"): "there is no guard 'gaurdian'",
+    (*GUARDED, "--rules-state=my_rules:angle"): "--rules-state my_rules:angle",
+    (*GUARDED, "--offline=missing.hdf5"): "--offline missing.hdf5: there is no such file or folder",
+    (*GUARDED, "--offline=flights.npz", "--offline-state=my_rules:angle"): "--offline-state my_rules:angle",
+    (*GUARDED, "--preset=best"): "there is no preset 'best'; there are rlpd-gx,",
+    (*GUARDED, "--config=none.yaml"): "none.yaml: cannot be read",
+    (*GUARDED, "--config=broken.yaml"): "broken.yaml: cannot be read as YAML",
+    (*GUARDED, "--config=unknown.yaml"): "unknown.yaml: there is no setting 'stepps'; did you mean steps?",
+    (*GUARDED, "--config=wrong.yaml"): "wrong.yaml: steps cannot be 'many': give a whole number",
+    (*GUARDED, "--config=preset.yaml"): "there is no preset ['rlpd']",
+    (*GUARDED, "--config=null.yaml"): "null.yaml: guard cannot be None",
+    (*GUARDED, "--config=list.json"): "list.json: must hold settings by name",
+    (*GUARDED, "--config=settings.ini"): "a config is a .yaml, .toml or .json file",
+    (*GUARDED, "--device=quantum"): "--device quantum cannot be used",
+    (*GUARDED, "--steps=1.5"): "--steps cannot be '1.5': give a whole number",
+    (*GUARDED, "--steps=-3"): "steps must be 0 or more, got -3",
+    (*GUARDED, "--gamma=nan"): "--gamma cannot be 'nan': give a number",
+    (*GUARDED, "--utd=0"): "utd must be",
+    (*GUARDED, "--hidden-sizes=a,b"): "--hidden-sizes cannot be 'a,b'",
+    (*GUARDED, "--sampler=best"): "--sampler cannot be 'best': choose uniform, stride",
+    (*GUARDED, "--sampler=tree-backup"): "--sampler tree-backup needs discrete actions",
+    (*GUARDED, "--target-subset=99"): "target_subset must lie in 0",
+    (*GUARDED, "--online-ratio=1.5"): "online_ratio must lie in [0, 1]",
+    (*GUARDED, "--out=drone.py"): "drone.py: cannot be made",
+    ("train", "--resume=nowhere"): "nowhere: holds no run",
+    ("train", "--resume=nowhere", "--seed=3"): "leave out --seed",
+    ("guard", "--env=drone:Drone"): "--rules",
+    (*TRY, "--rules=my_rules:power", "--episodes=0"): "--episodes: must be at least 1, got 0",
+    (*TRY, "--rules=my_rules:power", "--episodes=x"): "--episodes: give a whole number, not 'x'",
+    (*TRY, "--rules=my_rules:power", "--state=my_rules:angle"): "--state my_rules:angle",
+    (*TRY, "--rules=my_rules:power", '--env-kwargs={"wnd": 1}'): "do not fit drone:Drone",
+    ("guard", "--env=ALE/Breakout-v5", "--rules=rlpd_gx.envs.atari:Lookahead"): "--env Atari/Breakout-ram",
+    ("collect", "--env=drone:Drone", "--out=flights"): "--episodes or --steps",
+    ("collect", "--env=drone:Drone", "--out=flights", "--epsilon=2"): "--epsilon: must be at most 1, got 2",
+    ("data", "convert", "missing.npz"): "missing.npz",
+    ("data", "convert", "flights.npz", "--env=drone:Dron"): "did you mean Drone?",
+    ("data", "convert", "flights.npz", "--out=sets", "--env=drone:Drone", "--rules=my_rules:power",
+     "--state=my_rules:angle"): "--state my_rules:angle",
+    ("theory", "solve"): "required: FILE",
+    ("evaluate", "nowhere"): "nowhere: holds no run",
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def answers(tmp_path_factory):
+    """The answer to each mistake, given by one process in the user's folder."""
+    folder = tmp_path_factory.mktemp("user")
+    fill(folder)
+    # of a flag that is typed twice the last one counts, so the mistake comes after TINY
+    lines = [["train", *TINY, *words[1:]] if words[0] == "train" and "--resume=nowhere" not in words else list(words)
+             for words in MISTAKES]  # fmt: skip
+    done = subprocess.run(
+        [sys.executable, "answers.py", command_lines(lines)], cwd=folder, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    assert not (folder / "runs").exists()
+    return dict(zip(MISTAKES, json.loads(done.stdout.splitlines()[-1]), strict=True))
+
+
+@pytest.mark.parametrize("words", MISTAKES, ids=" ".join)
+def test_a_mistake_is_one_sentence_and_exit_code_2(answers, words):
+    code, error = answers[words]
+    assert code == 2, error
+    assert MISTAKES[words] in error
+    assert error.startswith("rlpd-gx: ")
+    assert len(error.strip().splitlines()) == 1
+
+
+def test_no_traceback_when_the_command_is_alone(tmp_path):
+    fill(tmp_path)
+    done = subprocess.run(
+        [sys.executable, "-m", "rlpd_gx", "guard", "--env", "drone:Crashing", "--rules", "my_rules:power"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 2
+    assert done.stderr.count("\n") == 1
+    assert "no battery (drone.py, line 27)" in done.stderr
