@@ -85,6 +85,7 @@ def test_without_rules_it_trains_unguarded_and_says_so(
     assert "training without a guard" in capsys.readouterr().err
 
 
+@pytest.mark.filterwarnings("ignore:rule 'gentle' is not batched")
 def test_data_may_be_a_dataset(tmp_path: Path) -> None:
     from rlpd_gx.replay.offline import load
 

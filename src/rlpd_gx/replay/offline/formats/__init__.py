@@ -88,6 +88,16 @@ def detect(path: Path) -> str:
     raise GxError(f"{path}: not in a format known here; known are: {known}")
 
 
+def meaning(path: Path, name: str, options: dict[str, Any]) -> dict[str, Any]:
+    """The options with what they stand for besides their names, so that a cached dataset is not used in its stead."""
+    module = formats().get(name)
+    return (
+        options | module.meaning(path, options)
+        if module is not None and hasattr(module, "meaning")
+        else options
+    )
+
+
 def read(path: Path, name: str, options: dict[str, Any]) -> Source:
     """Open `path` with the named reader."""
     reader = find(name).read
