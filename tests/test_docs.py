@@ -93,10 +93,9 @@ def run(words: list[str], monkeypatch) -> int:
     return stop.value.code or 0
 
 
-@pytest.mark.parametrize("name", [name for name in NAMES if any(not b.reason for b in blocks(name))])
-def test_every_block_runs(name, folder, monkeypatch, capfd):
+def run_page(name, found, folder, monkeypatch, capfd) -> None:
     names = {"__name__": "page"}
-    for block in blocks(name):
+    for block in found:
         if block.reason is not None:
             continue
         if block.language == "python":
@@ -107,6 +106,24 @@ def test_every_block_runs(name, folder, monkeypatch, capfd):
         for words in commands(block) if block.language == "sh" else ():
             code = run(words, monkeypatch)
             assert code == 0, (shlex.join(words), capfd.readouterr().err)
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if any(not b.reason for b in blocks(name))])
+def test_every_block_runs(name, folder, monkeypatch, capfd):
+    run_page(name, blocks(name), folder, monkeypatch, capfd)
+
+
+@pytest.mark.parametrize(
+    "block",
+    [
+        Block("sh", "rlpd-gx train --env CartPole-v1 --lanes 2\n", None),
+        Block("sh", "rlpd-gx data audit \\\n    no-such-file\n", None),
+        Block("python", "import rlpd_gx as gx\nassert gx.train is None\n", None),
+    ],
+)
+def test_a_block_that_fails_is_caught(block, folder, monkeypatch, capfd):
+    with pytest.raises(AssertionError):
+        run_page("page", [block], folder, monkeypatch, capfd)
 
 
 def test_what_is_not_run_is_listed_with_its_reason():
