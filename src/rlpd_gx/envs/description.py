@@ -8,6 +8,8 @@ import gymnasium as gym
 import numpy as np
 
 from rlpd_gx.envs.making import ATARI
+from rlpd_gx.errors import GxError
+from rlpd_gx.trees import named_leaves
 
 
 @dataclass(frozen=True)
@@ -37,6 +39,30 @@ def describe(env_id: str) -> Description:
         replay={"observation": ours["observation"]}
         | ({"table": ours["game"]} if ours["observation"] == "objects" else {}),
     )
+
+
+def learner_space(space: gym.Space) -> gym.Space:
+    """The observation space as Learner and replay buffer see it: a tuple or nested dict becomes one flat dict."""
+    if not isinstance(space, gym.spaces.Dict | gym.spaces.Tuple):
+        return space
+    leaves = named_leaves(_as_tree(space))
+    for name, leaf in leaves.items():
+        if leaf.shape is None or leaf.dtype is None:
+            raise GxError(
+                f"the Learner reads numbers, categories and dicts or tuples of them; {name!r} is {leaf}"
+            )
+    return gym.spaces.Dict(leaves)
+
+
+def learner_view(observation: Any) -> Any:
+    """An observation as Learner and replay buffer see it."""
+    return named_leaves(observation) if isinstance(observation, Mapping | tuple) else observation
+
+
+def _as_tree(space: gym.Space) -> Any:
+    if isinstance(space, gym.spaces.Dict):
+        return {name: _as_tree(part) for name, part in space.spaces.items()}
+    return tuple(_as_tree(part) for part in space.spaces) if isinstance(space, gym.spaces.Tuple) else space
 
 
 def stored_as(env_id: str, space: gym.Space) -> tuple[str, gym.Space]:
