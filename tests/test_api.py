@@ -85,6 +85,7 @@ def test_without_rules_it_trains_unguarded_and_says_so(
     assert "training without a guard" in capsys.readouterr().err
 
 
+@pytest.mark.filterwarnings("ignore:rule 'gentle' is not batched")
 def test_data_may_be_a_dataset(tmp_path: Path) -> None:
     from rlpd_gx.replay.offline import load
 
@@ -129,3 +130,42 @@ def test_objects_of_another_process_are_handed_over_again(tmp_path: Path) -> Non
     assert "begun from Python" in alone.stderr
     again = call("mine.py", "again")
     assert again.stdout.strip() == "60", again.stderr
+
+
+class Mixed(gym.Env):
+    """Observations of every kind, nested."""
+
+    observation_space = gym.spaces.Dict(
+        {
+            "pose": gym.spaces.Tuple((gym.spaces.Box(-1, 1, (2,), np.float32), gym.spaces.Discrete(4))),
+            "lamps": gym.spaces.MultiBinary(3),
+            "dials": gym.spaces.Dict({"left": gym.spaces.MultiDiscrete([2, 5])}),
+        }
+    )
+    action_space = gym.spaces.Discrete(3, start=1)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.observation_space.seed(seed)
+        self.t = 0
+        return self.observation_space.sample(), {}
+
+    def step(self, action):
+        self.t += 1
+        return self.observation_space.sample(), float(action == 2), False, self.t >= 10, {}
+
+
+@gx.mask_rule(name="not three")
+def not_three(state):
+    return np.array(
+        [True, True, state["pose"][1] < 2]
+    )  # rules read the observation as the environment gives it
+
+
+def test_observations_of_every_kind(tmp_path: Path) -> None:
+    run = gx.train(Mixed, not_three, steps=60, num_envs=2, out=tmp_path / "mixed", **SMALL)
+    assert run.result["training"]["corrections"] > 0
+    observation, _ = Mixed().reset(seed=3)
+    verdict = run.policy.act(observation)
+    assert verdict.action in (1, 2, 3)
+    assert run.resume(steps=80, progress=False).result["steps"] == 80

@@ -57,10 +57,7 @@ class Margin(ActionForm):
     name = "margin"
 
     def margins(self, answer: Any) -> np.ndarray:
-        values = plain_array(answer).astype(np.float64)
-        if np.isnan(values).any():
-            raise GxError("returned NaN; a margin must be a number")
-        return _one_each(values)
+        return _one_each(_numbers(answer))
 
 
 class SearchedMargin(Margin):
@@ -88,6 +85,21 @@ class MaskForm(TableForm):
         if by_component:
             answer = np.concatenate([plain_array(a) for a in answer], axis=-1)
         return booleans(answer), by_component
+
+
+class Margins(TableForm):
+    """A rule from margins: fn(state) -> float[n_actions]; allowed when >= 0."""
+
+    name = "margins"
+
+    def table(self, answer: Any) -> tuple[np.ndarray, bool]:
+        return _numbers(answer), False
+
+
+class CappedMargins(Margins):
+    """Margins that are capped where a prediction ends: all allowed actions may have the same one."""
+
+    graded = False
 
 
 class SetForm(Form):
@@ -234,6 +246,13 @@ def booleans(answer: Any) -> np.ndarray:
         # A NaN would count as true, and a number between 0 and 1 is nobody's clear answer.
         raise GxError(f"returned {answer.ravel()[:3]} where True or False is expected; compare explicitly")
     return np.where(answer.astype(bool), 1.0, -1.0)
+
+
+def _numbers(answer: Any) -> np.ndarray:
+    values = plain_array(answer).astype(np.float64)
+    if np.isnan(values).any():
+        raise GxError("returned NaN; a margin must be a number")
+    return values
 
 
 def _one_each(values: np.ndarray) -> np.ndarray:

@@ -88,6 +88,12 @@ def detect(path: Path) -> str:
     raise GxError(f"{path}: not in a format known here; known are: {known}")
 
 
+def meaning(path: Path, name: str, options: dict[str, Any]) -> dict[str, Any]:
+    """The options with what they stand for besides their names, so that a cached dataset is not used in its stead."""
+    told: Callable[..., dict[str, Any]] | None = getattr(find(name), "meaning", None)
+    return options | told(path, options) if told is not None else options
+
+
 def read(path: Path, name: str, options: dict[str, Any]) -> Source:
     """Open `path` with the named reader."""
     reader = find(name).read
