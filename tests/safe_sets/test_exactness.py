@@ -192,6 +192,12 @@ def test_near_parallel_and_badly_scaled_rows_converge():
     assert (np.linalg.norm(found.point - a, axis=-1) <= np.linalg.norm(inside - a, axis=-1) + 1e-9).all()
 
 
+def test_aiming_inside_does_not_lead_far_away():
+    """z <= -2e-15 y with z = 0: a slack of 4e-13 in that row would be bought by going 200 in y."""
+    safe = gx.Intersection(gx.Ellipsoid([0.0, 1.0], 0.0), gx.Polytope([[2.00000001e-15, 1.0]], [0.0]))
+    assert safe.project(np.array([0.0, 1.0])) == pytest.approx([0.0, 0.0], abs=1e-9)
+
+
 # --- emptiness is proven -------------------------------------------------------------------------------------------
 
 
