@@ -122,6 +122,15 @@ def test_floating_point_alone_gets_signs_wrong():
     assert wrong > 20
 
 
+def test_an_underflow_is_not_multiplied_into_a_wrong_sign():
+    """x^2 is a denormal number with a rounding of 1e-8, and the weight makes it a large one."""
+    x, quad = np.array([1.1e-158]), np.array([[2.0**600]])
+    square = Fraction(float(x[0])) ** 2 * Fraction(2) ** 600
+    for factor, sign in ((1 - 1e-10, 1.0), (1 + 1e-10, -1.0)):
+        rows = Rows(0 * quad, 0 * quad, quad, np.array([float(square) * factor]))
+        assert np.sign(exact.excess(rows, x)).tolist() == [sign]
+
+
 # --- rules hold exactly where the set has room ---------------------------------------------------------------------
 
 

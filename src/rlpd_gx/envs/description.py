@@ -22,8 +22,8 @@ class Description:
     """Whether evaluations sample the policy instead of taking its mode."""
     reports_unsafe_events: bool = False
     """Whether `info["unsafe_event"]` is in every step, also without rules."""
-    replay: Mapping[str, str] = field(default_factory=dict)
-    """Options for replaying action logs into this environment's observation."""
+    replay_options: Mapping[str, str] = field(default_factory=lambda: {"observation": "ram"})
+    """The observation that action logs are replayed into, as the format's options."""
 
 
 def describe(env_id: str) -> Description:
@@ -32,12 +32,14 @@ def describe(env_id: str) -> Description:
     if ours is None:
         return Description()
     whole_games = {"life_loss_ends": False, "clip_rewards": False}
+    replay = {"observation": ours["observation"]}
+    if ours["observation"] == "objects":
+        replay["table"] = ours["game"]
     return Description(
         whole_games,
         sample_in_evaluation=True,
         reports_unsafe_events=True,
-        replay={"observation": ours["observation"]}
-        | ({"table": ours["game"]} if ours["observation"] == "objects" else {}),
+        replay_options=replay,
     )
 
 

@@ -116,7 +116,7 @@ class Task:
         options: dict[str, Any] = {}
         live = None
         if not is_dataset(source) and formats.detect(source) == "action_log":
-            options |= describe(run.env).replay
+            options |= describe(run.env).replay_options
             if run.rules:
                 live = offline_rules.while_replayed(
                     source, None, run.rules, run.env, env_kwargs=run.env_kwargs, live_state=run.rules_state

@@ -90,12 +90,8 @@ def detect(path: Path) -> str:
 
 def meaning(path: Path, name: str, options: dict[str, Any]) -> dict[str, Any]:
     """The options with what they stand for besides their names, so that a cached dataset is not used in its stead."""
-    module = formats().get(name)
-    return (
-        options | module.meaning(path, options)
-        if module is not None and hasattr(module, "meaning")
-        else options
-    )
+    told: Callable[..., dict[str, Any]] | None = getattr(find(name), "meaning", None)
+    return options | told(path, options) if told is not None else options
 
 
 def read(path: Path, name: str, options: dict[str, Any]) -> Source:
