@@ -54,4 +54,6 @@ def test_every_public_name_is_there():
 
 def test_make_has_the_targets_of_the_readme():
     makefile = (ROOT / "Makefile").read_text()
-    assert all(re.search(rf"^{target}:", makefile, re.M) for target in ("run", "test", "lint", "bench"))
+    assert all(
+        re.search(rf"^{target}:", makefile, re.M) for target in ("run", "test", "torture", "lint", "bench")
+    )
