@@ -36,9 +36,6 @@ NOT_RUN = {  # page, first line of the block -> the reason given there
     ("docs/training.md", "rlpd-gx train --config examples/hopper.yaml --compare"): (
         "takes minutes; `make run` is this command"
     ),
-    ("docs/training.md", "rlpd-gx train --resume runs/hopper --steps 200"): (
-        "cli/train.py hands over the text of --steps instead of a number; run.resume(steps=250) above is run"
-    ),
 }
 OTHER_PROGRAMS = {
     "--only",

@@ -44,6 +44,7 @@ def train(
         print(help_text(preset, config, given, everything=help_all))
         return
     from rlpd_gx import api
+    from rlpd_gx.settings import COMMAND_LINE, SETTINGS
 
     if resume is not None:
         others = given | {
@@ -55,7 +56,7 @@ def train(
         }
         if typed := ", ".join(f"--{n.replace('_', '-')}" for n, value in others.items() if value is not None):
             raise GxError(f"--resume continues a run with its own settings; leave out {typed}")
-        steps = given.get("steps")
+        steps = SETTINGS["steps"].read(given["steps"], COMMAND_LINE) if "steps" in given else None
         _trained(lambda: api.continued(resume, steps, progress=not quiet), resume)
         _finish([resume])
         return
