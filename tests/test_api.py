@@ -45,6 +45,10 @@ def gentle(observation):
     return [-limit], [limit]
 
 
+def longest(episodes):
+    return {"longest": max(episode.length for episode in episodes)}
+
+
 @gx.rule(name="not full ahead")
 def not_full_ahead(observation, action):
     return bool(action[0] <= 0.5)
@@ -57,7 +61,11 @@ def test_a_class_and_a_list_of_rules(tmp_path: Path) -> None:
     assert all(abs(action) <= (0.3 if abs(v) > 0.2 else 1.0) for v, action in EXECUTED)
     verdict = run.policy.act(np.array([0.0, 1.0], np.float32))
     assert abs(verdict.action[0]) <= 0.3
-    assert len(run.evaluate(episodes=3)["returns"]) == 3
+    found = run.evaluate(episodes=3, metrics=["returns", f"{__name__}:longest"])
+    assert len(found["returns"]) == 3
+    assert (found["longest"], found["return_mean"]) == (25, pytest.approx(found["mean"]))
+    with pytest.raises(gx.GxError, match="there is no metric 'nothing'"):
+        run.evaluate(metrics=["nothing"])
     assert run.report().read_text().startswith("<!")
     assert "return" in repr(run)
 

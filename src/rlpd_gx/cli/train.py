@@ -151,16 +151,14 @@ def evaluate(
         bool | None,
         Option("Sample actions, or take the most likely one. Default: as the run's own evaluations."),
     ] = None,
+    metric: Annotated[
+        list[str] | None, Option("Further metrics: returns, safety, success, or module:function of your own.")
+    ] = None,
 ) -> None:
     """Play a trained policy under its guard and print returns and counts as JSON."""
     import json
 
-    from rlpd_gx.envs.description import describe
-    from rlpd_gx.loop.evaluate import evaluate as play
-    from rlpd_gx.loop.resume import load_learner
-    from rlpd_gx.loop.run_folder import RunFolder
+    from rlpd_gx.api import Run
 
-    learner, environments = load_learner(run)
-    if sample is None:
-        sample = describe(RunFolder.open(run)[1].run.env).sample_in_evaluation
-    print(json.dumps(play(learner, environments, episodes, seed, sample=sample).row(), indent=2))
+    found = Run(run).evaluate(episodes, seed=seed, sample=sample, metrics=metric or ())
+    print(json.dumps(found, indent=2))
