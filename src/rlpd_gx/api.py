@@ -108,7 +108,7 @@ class Run:
         sample: bool | None = None,
         metrics: Iterable[str] = (),
     ) -> dict[str, Any]:
-        """Returns, lengths and counts of whole episodes under the guard, and further metrics by name or module:function."""
+        """Returns, lengths and counts of whole episodes under the guard, and `metrics` (names or module:function)."""
         measured = tuple(metrics)
         for name in measured:
             find(name)  # a mistake is said before anything is played
