@@ -4,7 +4,7 @@ import itertools
 import json
 import shlex
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from functools import cached_property
 from pathlib import Path
 from types import ModuleType
@@ -27,9 +27,10 @@ from rlpd_gx.loop.watchers import Progress, trackers
 from rlpd_gx.replay.offline import OfflineDataset
 from rlpd_gx.report import write_report
 from rlpd_gx.rules import Rule
+from rlpd_gx.trees import Json, JsonMapping
 
 GIVEN = "given_to_rlpd_gx"  # modules of this name hold objects that were handed over in Python
-Rules = Rule | Iterable[Rule] | Callable[[gym.Env], Any] | str
+Rules = Rule | Iterable[Rule] | Callable[[gym.Env], object] | str
 
 
 def train(
@@ -40,7 +41,7 @@ def train(
     preset: str = "rlpd-gx",
     out: str | Path | None = None,
     progress: bool = True,
-    guard_options: Mapping[str, Any] | None = None,
+    guard_options: JsonMapping | None = None,
     **settings: Any,
 ) -> "Run":
     """Train a policy under a guard that never executes a forbidden action.
@@ -77,7 +78,7 @@ class Run:
         self.folder = Path(folder)
 
     @property
-    def result(self) -> dict[str, Any]:
+    def result(self) -> Json:
         """What result.json says; empty before the run has ended."""
         path = self.folder / "result.json"
         return json.loads(path.read_text()) if path.exists() else {}
@@ -87,9 +88,7 @@ class Run:
         """The trained policy with its guard: `run.policy.act(observation).action`."""
         return load(self.folder)
 
-    def evaluate(
-        self, episodes: int = 20, *, seed: int = 2_000_000, sample: bool | None = None
-    ) -> dict[str, Any]:
+    def evaluate(self, episodes: int = 20, *, seed: int = 2_000_000, sample: bool | None = None) -> Json:
         """Returns, lengths and counts of whole episodes under the guard."""
         learner, environments = load_learner(self.folder)
         if sample is None:
@@ -157,7 +156,7 @@ def _finished(trainer: Trainer, save: Saver, progress: bool) -> Run:
     return Run(trainer.folder.path)
 
 
-def _given(env: Any, rules: Any, options: Mapping[str, Any] | None) -> ModuleType:
+def _given(env: object, rules: object, options: JsonMapping | None) -> ModuleType:
     """A module that holds the objects, so that settings can name them as `module:name` like any other."""
     number = next(n for n in itertools.count(1) if f"{GIVEN}_{n}" not in sys.modules)
     module = ModuleType(f"{GIVEN}_{number}", "Objects that were handed to gx.train.")
@@ -166,7 +165,7 @@ def _given(env: Any, rules: Any, options: Mapping[str, Any] | None) -> ModuleTyp
     return module
 
 
-def _name(thing: Any, given: ModuleType, name: str) -> str:
+def _name(thing: object, given: ModuleType, name: str) -> str:
     """What the settings call an environment or rules: its own name if any process can find it, else the one given."""
     if isinstance(thing, str):
         return thing

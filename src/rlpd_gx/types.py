@@ -11,6 +11,13 @@ import numpy as np
 
 from rlpd_gx import trees
 from rlpd_gx.safe_sets.base import SafeSet
+from rlpd_gx.trees import Json, JsonMapping
+
+Array = np.ndarray[Any, Any]
+Observation = Array | Mapping[str, Array]
+Action = Any  # one action or a batch of them, as the action space holds it: a number or an array
+State = Any  # what a rule reads: the observation, `info`, RAM, or the simulator itself
+Info = Json  # Gymnasium's `info`
 
 
 class Status(StrEnum):
@@ -26,9 +33,12 @@ class Status(StrEnum):
 class Context:
     """What a rule may need beside the state; a rule declares it with `needs=`."""
 
-    previous_action: Any = None  # the action executed in the step before
+    previous_action: Action | None = None  # the action executed in the step before
     time: Any = 0  # steps since the episode began; [B] in a batch
     parameters: Any = None  # whatever varies in time and is known to the caller
+
+
+ContextLike = Context | JsonMapping | None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -39,8 +49,8 @@ class Verdict:
     the outcome: those the proposal breaks, and those on whose boundary the executed action lies.
     """
 
-    proposed: Any
-    action: Any  # what to execute; in monitor mode the proposal itself
+    proposed: Action
+    action: Action  # what to execute; in monitor mode the proposal itself
     status: Status
     distance: float = 0.0  # from the proposal to `suggestion`
     margins: Mapping[str, float] = field(default_factory=dict)
@@ -48,7 +58,7 @@ class Verdict:
     safe_set: SafeSet | None = None  # None where the rules have no finite description
     exact: bool = True  # whether `suggestion` is proven to be the nearest allowed action
     reason: str = ""
-    suggestion: Any = None  # what enforcing the rules executes; None where the episode would have to stop
+    suggestion: Action = None  # what enforcing the rules executes; None where the episode would have to stop
     enforced: bool = True  # False in monitor mode: `action` is the proposal, whatever the rules say
     executed_margin: float = float("nan")  # least margin at `action`; NaN where no rule could be asked
     ungraded: frozenset[str] = frozenset()  # rules whose margins do not say how near their boundary is
@@ -87,10 +97,10 @@ class Verdict:
 
     __hash__ = None  # type: ignore[assignment]
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> "Verdict":
+    def __deepcopy__(self, memo: dict[int, object]) -> "Verdict":
         return self  # nothing in it can change
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __reduce__(self) -> tuple[object, ...]:
         values = {f.name: getattr(self, f.name) for f in fields(self)}
         return _verdict, (values | {"margins": dict(self.margins)},)
 
@@ -104,7 +114,7 @@ class Verdict:
         return "; ".join(parts)
 
 
-def _verdict(values: dict[str, Any]) -> Verdict:
+def _verdict(values: Json) -> Verdict:
     """A verdict that was sent to another process."""
     return Verdict(**(values | {"margins": MappingProxyType(values["margins"])}))
 
@@ -283,12 +293,12 @@ class Tally:
         proposals = max(self.proposals, 1)
         return {f"{name}_rate": getattr(self, name) / proposals for name in RATES}
 
-    def as_dict(self) -> dict[str, Any]:
+    def as_dict(self) -> Json:
         """All counts, as JSON can hold them; for `from_dict`."""
         return {**asdict(self), "corrections": self.corrections}
 
     @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> Self:
+    def from_dict(cls, values: JsonMapping) -> Self:
         """The tally that `as_dict` wrote; what is not a field is ignored."""
         given = {f.name: values[f.name] for f in fields(cls) if f.name in values}
         rules = {name: RuleTally(**rule) for name, rule in given.get("rules", {}).items()}
@@ -323,8 +333,6 @@ RATES = (
 )
 
 
-Array = np.ndarray[Any, Any]
-Observation = Array | Mapping[str, Array]
 Values = TypeVar("Values")
 """Array as sampled; Tensor in a minibatch that a learner moved to its device."""
 
@@ -423,7 +431,7 @@ class Batch(Generic[Values]):
     span_steps: SpanSteps[Values] | None = None
     """Only for spans that the Learner corrects."""
 
-    def arrays(self) -> dict[str, Any]:
+    def arrays(self) -> Json:
         """The columns by name."""
         return {name: value for name, value in vars(self).items() if name != "span_steps"}
 

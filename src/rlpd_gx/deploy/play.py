@@ -14,7 +14,7 @@ import numpy as np
 from rlpd_gx.deploy.export import Export, Policy
 from rlpd_gx.errors import GxError, missing_extra
 from rlpd_gx.guardian import GuardedEnv
-from rlpd_gx.types import Array, Status, Verdict
+from rlpd_gx.types import Action, Array, Status, Verdict
 
 LEAST_WIDTH, LEAST_HEIGHT = 320, 300  # smaller frames are enlarged by a whole number
 LINE, MARGIN, BORDER, BARS = 20, 8, 6, 48  # pixels
@@ -166,7 +166,7 @@ class Artist:
     def _named(self) -> bool:
         return isinstance(self.space, gym.spaces.Discrete)
 
-    def _name(self, action: Any) -> str:
+    def _name(self, action: Action) -> str:
         index = int(action) - int(getattr(self.space, "start", 0))
         return self.meanings[index] if index < len(self.meanings) else str(int(action))
 

@@ -1,20 +1,19 @@
 """What the loop has to know about an environment beyond its spaces, so that no task is named there."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 import gymnasium as gym
 import numpy as np
 
 from rlpd_gx.envs.making import ATARI
+from rlpd_gx.trees import JsonMapping
 
 
 @dataclass(frozen=True)
 class Description:
     """How an environment is evaluated, and how its data is stored."""
 
-    evaluation_kwargs: Mapping[str, Any] = field(default_factory=dict)
+    evaluation_kwargs: JsonMapping = field(default_factory=dict)
     """Options for evaluations; Atari scores are unclipped and of whole games."""
     sample_in_evaluation: bool = False
     """Whether evaluations sample the policy instead of taking its mode."""

@@ -9,6 +9,7 @@ from gymnasium.envs.registration import EnvSpec
 
 from rlpd_gx.errors import GxError, missing_extra
 from rlpd_gx.loading import did_you_mean, load_module, raised
+from rlpd_gx.trees import Json
 
 EXTRAS = {  # module that is missing -> (package, extra)
     "mujoco": ("MuJoCo", "mujoco"),
@@ -49,7 +50,7 @@ def make(env_id: str, **options: Any) -> gym.Env:
         raise GxError(f"--env {env_id} {raised(error)}") from error
 
 
-def _atari(env_id: str, options: dict[str, Any]) -> gym.Env:
+def _atari(env_id: str, options: Json) -> gym.Env:
     ours = ATARI.fullmatch(env_id)
     if ours is None:
         raise GxError(f"--env {env_id}: our games are named Atari/GAME-ram or Atari/GAME-pixels")
@@ -90,7 +91,7 @@ def _own(env_id: str) -> str | EnvSpec:
     )
 
 
-def _module_of(entry_point: Any) -> str | None:
+def _module_of(entry_point: object) -> str | None:
     """The module of what a registered name makes: a callable, or `module:name`."""
     return (
         entry_point.partition(":")[0]

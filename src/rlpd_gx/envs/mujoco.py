@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 
 from rlpd_gx.rules import Rule, ellipsoid_rule, l1_rule, positive_sum_rule
+from rlpd_gx.trees import Tree
+from rlpd_gx.types import Info
 
 LIMIT_POWER = 10.0
 LIMIT_POWER_CHEETAH = 20.0
@@ -16,7 +18,7 @@ LIMIT_SINE = 0.1
 LIMIT_REACHER = 0.05
 
 
-def joint_state(env: Any, observation: Any, info: dict[str, Any]) -> dict[str, np.ndarray]:
+def joint_state(env: Any, observation: Tree, info: Info) -> dict[str, np.ndarray]:
     """Velocity and angle of each actuated joint, from the simulator; batched for a vector of environments."""
     if hasattr(env, "envs"):
         each = [joint_state(e, None, {}) for e in env.envs]

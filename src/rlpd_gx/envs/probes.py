@@ -5,7 +5,6 @@ Each comes with discrete actions and with one continuous action in [-1, 1], also
 """
 
 from abc import ABC, abstractmethod
-from typing import Any
 
 import gymnasium as gym
 import numpy as np
@@ -14,12 +13,13 @@ from gymnasium import spaces
 
 from rlpd_gx.envs.snapshots import random_state, set_random_state
 from rlpd_gx.rules import bounds_rule, mask_rule
-from rlpd_gx.types import Array
+from rlpd_gx.trees import Json
+from rlpd_gx.types import Action, Array
 
 LURE_LIMIT = 0.2  # the largest continuous action that the rule of the lure allows
 
 
-class Probe(gym.Env[Array, Any], ABC):
+class Probe(gym.Env[Array, Action], ABC):
     """An episode of `length` steps; it terminates there, or is truncated if `endless`.
 
     `q` is the exact value of acting best from the next step on, without entropy (alpha -> 0).
@@ -37,14 +37,12 @@ class Probe(gym.Env[Array, Any], ABC):
         )
         self._step, self._sign = 0, 1.0
 
-    def reset(
-        self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[Array, dict[str, Any]]:
+    def reset(self, *, seed: int | None = None, options: Json | None = None) -> tuple[Array, Json]:
         super().reset(seed=seed)
         self._step, self._sign = 0, float(self.np_random.choice((-1.0, 1.0)))
         return self._observe(), {}
 
-    def step(self, action: Any) -> tuple[Array, float, bool, bool, dict[str, Any]]:
+    def step(self, action: Action) -> tuple[Array, float, bool, bool, Json]:
         reward = float(self.reward(self._observe(), action))
         self._step += 1
         ended = self._step >= self.length
@@ -58,11 +56,11 @@ class Probe(gym.Env[Array, Any], ABC):
         """[...] the optimal value, shapes as in `reward`."""
         return self.reward(observation, action)  # nothing comes after a single step
 
-    def snapshot(self) -> dict[str, Any]:
+    def snapshot(self) -> Json:
         """All that the next steps and episodes depend on."""
         return {"step": self._step, "sign": self._sign, "random": random_state(self)}
 
-    def restore(self, snapshot: dict[str, Any]) -> None:
+    def restore(self, snapshot: Json) -> None:
         """Go on where `snapshot` was taken."""
         self._step, self._sign = snapshot["step"], snapshot["sign"]
         set_random_state(self, snapshot["random"])

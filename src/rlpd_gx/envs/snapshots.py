@@ -2,7 +2,7 @@
 
 A snapshot is a nested dict of numpy arrays and JSON values, one entry for each layer. A layer with methods
 `snapshot() -> dict` and `restore(dict)` of its own answers for itself (not for what it wraps). Gymnasium's MuJoCo
-and classic-control environments and its usual wrappers are known here. Any other layer has no snapshot.
+and classic-control environments and its usual wrappers are known here. Every other layer has no snapshot.
 """
 
 from typing import Any
@@ -13,6 +13,7 @@ from gymnasium import spaces, wrappers
 from gymnasium.utils import seeding
 
 from rlpd_gx.errors import GxError
+from rlpd_gx.trees import Json, Tree
 from rlpd_gx.types import Array
 
 _WRAPPERS: dict[type, tuple[str, ...]] = {  # wrapper -> what changes in it
@@ -51,7 +52,7 @@ class _Unknown(Exception):
     """A layer without a snapshot; its text says why."""
 
 
-def snapshot(env: gym.Env) -> dict[str, Any] | None:
+def snapshot(env: gym.Env) -> Json | None:
     """All that the next steps and episodes of an environment depend on; None if a layer is not known."""
     try:
         return {name: _take(layer) for name, layer in _layers(env).items()}
@@ -69,7 +70,7 @@ def why_not(env: gym.Env) -> str:
     return ""
 
 
-def restore(env: gym.Env, snapshot: dict[str, Any]) -> None:
+def restore(env: gym.Env, snapshot: Json) -> None:
     """Bring an environment made in the same way to where the snapshot was taken; it needs no reset before."""
     layers = _layers(env)
     if layers.keys() != snapshot.keys():
@@ -81,7 +82,7 @@ def restore(env: gym.Env, snapshot: dict[str, Any]) -> None:
         _put(layer, snapshot[name])
 
 
-def random_state(env: gym.Env) -> dict[str, Any] | None:
+def random_state(env: gym.Env) -> Json | None:
     """The environment's own generator as JSON can hold it; None where it has not been used yet."""
     if env._np_random is None:
         return None
@@ -91,7 +92,7 @@ def random_state(env: gym.Env) -> dict[str, Any] | None:
     return {"generator": state, "seed": env._np_random_seed}
 
 
-def set_random_state(env: gym.Env, state: dict[str, Any] | None) -> None:
+def set_random_state(env: gym.Env, state: Json | None) -> None:
     """Make the environment draw on from a state that `random_state` gave."""
     env._np_random, env._np_random_seed = None, None
     if state is not None:
@@ -100,7 +101,7 @@ def set_random_state(env: gym.Env, state: dict[str, Any] | None) -> None:
         env._np_random_seed = state["seed"]
 
 
-def _layers(env: gym.Env) -> dict[str, Any]:
+def _layers(env: gym.Env) -> Json:
     """The wrappers, outermost first, and the environment, by number and class."""
     layers: list[gym.Env] = [env]
     while isinstance(layers[-1], gym.Wrapper):
@@ -108,7 +109,7 @@ def _layers(env: gym.Env) -> dict[str, Any]:
     return {f"{place} {type(layer).__name__}": layer for place, layer in enumerate(layers)}
 
 
-def _take(layer: Any) -> dict[str, Any]:
+def _take(layer: Any) -> Json:
     if _answers(layer):
         return layer.snapshot()
     if type(layer) in _WRAPPERS:
@@ -123,7 +124,7 @@ def _take(layer: Any) -> dict[str, Any]:
         for name, value in vars(layer).items()
         if name not in _NOT_STATE and not isinstance(value, spaces.Space)
     }
-    taken: dict[str, Any] = {"fields": fields, "random": random_state(layer)}
+    taken: Json = {"fields": fields, "random": random_state(layer)}
     if simulator:
         arrays, model = _simulator_arrays(layer), _model_arrays(layer)
         taken |= {
@@ -134,7 +135,7 @@ def _take(layer: Any) -> dict[str, Any]:
     return taken
 
 
-def _put(layer: Any, taken: dict[str, Any]) -> None:
+def _put(layer: Any, taken: Json) -> None:
     if _answers(layer):
         layer.restore(taken)
     elif type(layer) in _WRAPPERS:
@@ -154,7 +155,7 @@ def _put(layer: Any, taken: dict[str, Any]) -> None:
             layer.data.time = taken["time"]
 
 
-def _answers(layer: Any) -> bool:
+def _answers(layer: gym.Env) -> bool:
     return callable(getattr(type(layer), "snapshot", None)) and callable(
         getattr(type(layer), "restore", None)
     )
@@ -189,7 +190,7 @@ def _array_names(source: Any) -> list[str]:
     return [n for n in names if isinstance(a := getattr(source, n), np.ndarray) and a.size]
 
 
-def _packed(value: Any, where: str) -> Any:
+def _packed(value: Tree, where: str) -> Tree:
     """A plain value as arrays, JSON values and dicts; tuples, lists and dicts become `{kind: {key: value}}`."""
     if isinstance(value, np.ndarray | np.generic) and value.dtype != object:
         return np.array(value)  # numpy's own numbers as well: they promote otherwise than Python's
@@ -205,7 +206,7 @@ def _packed(value: Any, where: str) -> Any:
     )
 
 
-def _unpacked(value: Any) -> Any:
+def _unpacked(value: Tree) -> Tree:
     if isinstance(value, np.ndarray):
         return value.copy() if value.ndim else value[()]  # a scalar was a scalar
     if not isinstance(value, dict):

@@ -3,16 +3,17 @@
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
-from typing import Any
 
 import numpy as np
 
 from rlpd_gx.envs.atari import AtariEnv
 from rlpd_gx.guardian import Guardian
+from rlpd_gx.trees import Json, Tree
+from rlpd_gx.types import Action
 
 BLOCK_STEPS = 250  # scores are resampled in blocks: neighbouring steps are not independent
 
-Policy = Callable[[Any], Any]
+Policy = Callable[[Tree], Action]
 
 
 @dataclass
@@ -66,7 +67,7 @@ def play(
     return arm
 
 
-def summary(arm: Arm, seed: int = 0) -> dict[str, Any]:
+def summary(arm: Arm, seed: int = 0) -> Json:
     """The numbers of an arm, with 95% intervals: exact Poisson for events, block bootstrap for scores."""
     from scipy.stats import chi2
 
@@ -121,7 +122,7 @@ def compare(
     max_steps: int,
     guarded_steps: int | None = None,
     tell: Callable[[str, Arm], None] = lambda name, arm: None,
-) -> dict[str, Any]:
+) -> Json:
     """Play without a guard until enough events were seen, then with it for as many steps, or `guarded_steps`."""
 
     def seen(arm: Arm) -> bool:

@@ -10,11 +10,12 @@ import threading
 import weakref
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from rlpd_gx.errors import GxError
+from rlpd_gx.trees import Json, JsonMapping, Tree
 from rlpd_gx.types import RuleTally, Status, Tally, Verdict
 
 if TYPE_CHECKING:
@@ -42,11 +43,11 @@ class Audit:
         self._torn = False  # the last line of the file has no end
         self._at_episode_start = 0  # corrections counted when the episode began
 
-    def __getstate__(self) -> dict[str, Any]:
+    def __getstate__(self) -> Json:
         with self.lock:
             return {k: v for k, v in vars(self).items() if k not in ("lock", "_file", "path", "_torn")}
 
-    def __setstate__(self, state: dict[str, Any]) -> None:
+    def __setstate__(self, state: Json) -> None:
         self.__dict__.update(state, lock=threading.RLock(), path=None, _file=None, _torn=False)
 
     def begin(
@@ -71,12 +72,12 @@ class Audit:
             weakref.finalize(self, os.close, self._file)
             self._append(self._start())
 
-    def state(self) -> dict[str, Any]:
+    def state(self) -> Json:
         """The counts, as JSON can hold them; for `load_state`."""
         with self.lock:
             return {"tally": self.tally.as_dict(), "at_episode_start": self._at_episode_start}
 
-    def load_state(self, state: Mapping[str, Any]) -> None:
+    def load_state(self, state: JsonMapping) -> None:
         """Go on counting from a state."""
         with self.lock:
             self.tally = Tally.from_dict(state["tally"])
@@ -122,7 +123,7 @@ class Audit:
 
     # --- writing -----------------------------------------------------------------------------------------
 
-    def _start(self) -> dict[str, Any]:
+    def _start(self) -> Json:
         return {
             "event": "start",
             "rules": list(self.tally.rules),
@@ -131,7 +132,7 @@ class Audit:
             "near_miss": self.near_miss,
         }
 
-    def _correction(self, verdict: Verdict) -> dict[str, Any]:
+    def _correction(self, verdict: Verdict) -> Json:
         return {
             "event": "correction",
             "step": self.tally.proposals,
@@ -148,7 +149,7 @@ class Audit:
             **({"reason": verdict.reason} if verdict.reason else {}),
         }
 
-    def _write(self, line: dict[str, Any]) -> None:
+    def _write(self, line: Json) -> None:
         if self._file is None:
             return
         if os.fstat(self._file).st_size == 0:  # a resumed run has cut the file back to nothing
@@ -156,7 +157,7 @@ class Audit:
             self._append(self._start())
         self._append(line)
 
-    def _append(self, line: dict[str, Any]) -> None:
+    def _append(self, line: Json) -> None:
         assert self._file is not None
         # Nothing is held back: a kill can tear the last line at most.
         left = memoryview(b"\n" * self._torn + (json.dumps(line, default=str) + "\n").encode())
@@ -183,7 +184,7 @@ class Audit:
         n, k = self.tally.episodes_watched, self.tally.episodes_with_unsafe_event
         return 1.0 if k >= n else float(beta.ppf(confidence, k + 1, n - k))
 
-    def as_dict(self) -> dict[str, Any]:
+    def as_dict(self) -> Json:
         """All counts, with the rates and bounds that follow from them."""
         tally = self.tally
         return {
@@ -255,7 +256,7 @@ class Audit:
     # --- reading -----------------------------------------------------------------------------------------
 
     @classmethod
-    def read(cls, path: str | os.PathLike[str]) -> tuple["Audit", list[dict[str, Any]]]:
+    def read(cls, path: str | os.PathLike[str]) -> tuple["Audit", list[Json]]:
         """An audit and its corrections and stops from a file; `damaged_lines` of it cannot be read.
 
         Runs that were appended to one file are added up. Of an episode that never ended, the corrections are
@@ -287,7 +288,7 @@ class Audit:
         audit.damaged_lines = damaged
         return audit, events
 
-    def _replay(self, event: dict[str, Any]) -> None:
+    def _replay(self, event: Json) -> None:
         """Count what a line of a file says; a line that cannot be read changes nothing."""
         if event["event"] == "episode":
             self.tally = Tally.from_dict(event["tally"])
@@ -301,7 +302,7 @@ class Audit:
         self.tally.allowed += before
 
 
-def _verdict(event: dict[str, Any], ungraded: frozenset[str]) -> Verdict:
+def _verdict(event: Json, ungraded: frozenset[str]) -> Verdict:
     """The verdict that a `correction` line tells of, as far as it is counted."""
 
     def number(value: float | None) -> float:
@@ -330,13 +331,13 @@ def _torn(path: Path) -> bool:
         return file.read(1) != b"\n"
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: Tree) -> Tree:
     """JSON-able, with null for what is not a finite number."""
     if value is None:
         return None
     listed = np.asarray(value).tolist()
 
-    def finite(v: Any) -> Any:
+    def finite(v: Tree) -> Tree:
         if isinstance(v, list):
             return [finite(x) for x in v]
         return None if isinstance(v, float) and not np.isfinite(v) else v

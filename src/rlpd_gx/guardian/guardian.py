@@ -1,12 +1,13 @@
 """The Guardian: rules in, verdicts out."""
 
 import operator
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
-from typing import Any, Literal
+from typing import Literal
 
 import gymnasium as gym
 import numpy as np
+import numpy.typing as npt
 
 from rlpd_gx.errors import GxError, StopEpisode
 from rlpd_gx.guardian.audit import Audit
@@ -21,7 +22,8 @@ from rlpd_gx.rules import Atom, Rule, conjuncts, fingerprint
 from rlpd_gx.rules.forms import MaskForm
 from rlpd_gx.safe_sets import SafeSet
 from rlpd_gx.safe_sets.backend import to_numpy
-from rlpd_gx.types import Context, Verdict
+from rlpd_gx.trees import Json
+from rlpd_gx.types import Action, Context, ContextLike, State, Verdict
 
 
 class Guardian:
@@ -48,11 +50,11 @@ class Guardian:
         action_space: gym.Space,
         rules: Rule | Iterable[Rule],
         *,
-        embedding: Any | None = None,
-        fallback: Any | None = None,
+        embedding: npt.ArrayLike | None = None,
+        fallback: Action | None = None,
         mode: Literal["enforce", "monitor"] = "enforce",
         deadline: float | None = None,
-        metric: Any | None = None,
+        metric: npt.ArrayLike | None = None,
         near_miss: float = 0.05,
         audit: Audit | str | None = None,
     ) -> None:
@@ -81,11 +83,11 @@ class Guardian:
         self._memory = self._make_memory()
         self._recall = None if self._memory is None else self._memory.recaller()
 
-    def __getstate__(self) -> dict[str, Any]:
+    def __getstate__(self) -> Json:
         state = {k: v for k, v in vars(self).items() if k not in ("_memory", "_recall")}
         return state | {"_audit": self.audit}  # with what the memory has counted
 
-    def __setstate__(self, state: dict[str, Any]) -> None:
+    def __setstate__(self, state: Json) -> None:
         self.__dict__.update(state)
         self._remember()
 
@@ -108,11 +110,11 @@ class Guardian:
 
     def certify(
         self,
-        state: Any,
-        proposed: Any,
+        state: State,
+        proposed: Action,
         *,
-        context: Context | Mapping[str, Any] | None = None,
-        preference: Any | None = None,
+        context: ContextLike = None,
+        preference: Action | None = None,
     ) -> Verdict:
         """The verdict on one proposed action.
 
@@ -133,11 +135,11 @@ class Guardian:
 
     def certify_batch(
         self,
-        states: Any,
-        proposed: Any,
+        states: State,
+        proposed: Action,
         *,
-        context: Context | Mapping[str, Any] | None = None,
-        preference: Any | None = None,
+        context: ContextLike = None,
+        preference: Action | None = None,
     ) -> VerdictBatch:
         """Verdicts on a batch: states [B, ...] (an array, a dict of arrays, or a list), proposed [B, ...].
 
@@ -151,7 +153,7 @@ class Guardian:
         self.audit.record_batch(batch)
         return batch
 
-    def safe_sets(self, states: Any, *, context: Context | Mapping[str, Any] | None = None) -> SafeSet | None:
+    def safe_sets(self, states: State, *, context: ContextLike = None) -> SafeSet | None:
         """The safe sets of a batch of states, or None where the rules have no finite description.
 
         Lazy rules are asked about every action, unlike in a verdict.
@@ -176,7 +178,7 @@ class Guardian:
     def _certify(
         self,
         states: States,
-        proposed: Any,
+        proposed: Action,
         preference: np.ndarray | None,
         answers: Answers | None = None,
     ) -> VerdictBatch:
@@ -227,8 +229,8 @@ class Guardian:
         return stopped
 
     def _declared(
-        self, judgement: Judgement, row: int, state: Any, clock: Clock
-    ) -> tuple[Any, np.ndarray] | None:
+        self, judgement: Judgement, row: int, state: State, clock: Clock
+    ) -> tuple[Action, np.ndarray] | None:
         """The declared fallback and its margins, unless a rule that can be asked in time forbids it."""
         fallback = self.fallback
         if fallback is None:
@@ -249,8 +251,8 @@ class Guardian:
         return (action, margins) if allowed else None
 
     def _previous(
-        self, judgement: Judgement, row: int, action: Any, clock: Clock
-    ) -> tuple[Any, np.ndarray] | None:
+        self, judgement: Judgement, row: int, action: Action, clock: Clock
+    ) -> tuple[Action, np.ndarray] | None:
         """The previous action and its margins, if every rule allows it."""
         if action is None:
             return None
@@ -261,7 +263,7 @@ class Guardian:
             return None
         return (action, margins) if self.action_space.contains(action) and (margins >= 0).all() else None
 
-    def _margins_at(self, judgement: Judgement, row: int, action: Any, clock: Clock) -> np.ndarray:
+    def _margins_at(self, judgement: Judgement, row: int, action: Action, clock: Clock) -> np.ndarray:
         """Margins at an action [R]; NaN for rules that cannot be asked, or not in the time that is left."""
         ask, unknown = judgement.margin_at, np.full(len(self.rules), np.nan)
         if ask is None:
@@ -271,7 +273,7 @@ class Guardian:
         except Missed:
             return unknown
 
-    def _typed(self, action: Any) -> Any:
+    def _typed(self, action: Action) -> Action:
         discrete = isinstance(self.action_space, gym.spaces.Discrete)
         return (
             np.int64(operator.index(action)) if discrete else np.array(action, dtype=self.action_space.dtype)
@@ -297,7 +299,7 @@ class Guardian:
             failures=dict.fromkeys(range(count), reason),
         )
 
-    def _distance(self, proposed: Any, action: Any) -> float:
+    def _distance(self, proposed: Action, action: Action) -> float:
         if isinstance(self.action_space, gym.spaces.Box):
             return float(np.linalg.norm(np.asarray(action, dtype=float) - np.asarray(proposed, dtype=float)))
         return float(np.any(np.asarray(action) != np.asarray(proposed)))
@@ -315,7 +317,9 @@ class Guardian:
         return None
 
 
-def _judge_for(space: gym.Space, rules: Sequence[Rule], embedding: Any, metric: Any) -> Judge:
+def _judge_for(
+    space: gym.Space, rules: Sequence[Rule], embedding: npt.ArrayLike | None, metric: npt.ArrayLike | None
+) -> Judge:
     if isinstance(space, gym.spaces.Box):
         if embedding is not None:
             raise GxError("an embedding is for discrete actions; for a Box give a metric")
@@ -332,7 +336,7 @@ def _judge_for(space: gym.Space, rules: Sequence[Rule], embedding: Any, metric: 
     raise GxError(f"a Guardian guards Discrete, MultiDiscrete and Box action spaces, not {space}")
 
 
-def _as_context(context: Context | Mapping[str, Any] | None) -> Context:
+def _as_context(context: ContextLike) -> Context:
     if context is None:
         return Context()
     return context if isinstance(context, Context) else Context(**context)

@@ -12,7 +12,8 @@ from rlpd_gx.guardian.finite import FiniteJudge
 from rlpd_gx.guardian.reading import States, as_batch, read_only
 from rlpd_gx.guardian.verdicts import VerdictBatch
 from rlpd_gx.rules import Atom, mask_rule
-from rlpd_gx.types import Context, Verdict
+from rlpd_gx.trees import Tree
+from rlpd_gx.types import Action, Context, State, Verdict
 
 CAPACITY = 100_000
 BOOL = np.dtype(bool)
@@ -29,7 +30,7 @@ Counting is one call into C (`itertools.count`), so that threads lose none.
 class Said:
     """What a rule answered that is no plain mask; it is not asked again."""
 
-    def __init__(self, answer: Any = None, error: Exception | None = None) -> None:
+    def __init__(self, answer: Tree = None, error: Exception | None = None) -> None:
         self.answer, self.error = answer, error
 
 
@@ -57,10 +58,10 @@ class Memory:
         # The same judge, with what the rules said as the state: no rule is called twice.
         read: list[Atom] = [mask_rule(_Answer(i), name=a.name) for i, a in enumerate(judge.rules)]
         self.judge = FiniteJudge(judge.space, read, judge.embedding)
-        self.known: dict[tuple[bytes, Any], Entry] = {}
-        self.handed_over: dict[tuple[bytes, Any], int] = {}  # how many of each the audit has
+        self.known: dict[tuple[bytes, Action], Entry] = {}
+        self.handed_over: dict[tuple[bytes, Action], int] = {}  # how many of each the audit has
 
-    def recaller(self) -> Callable[[Any, Any], Verdict | Answers | None]:
+    def recaller(self) -> Callable[[State, Action], Verdict | Answers | None]:
         """A function (state, proposed) -> the verdict, or what the rules said if it has to be found the long way.
 
         None where no rule was asked. A closure, because what an attribute costs is a good part of what a verdict
@@ -70,7 +71,7 @@ class Memory:
         only = rules[0] if len(rules) == 1 else None
         array, boolean, whole, ask, protected = np.ndarray, BOOL, WHOLE, self._ask, read_only
 
-        def recall(state: Any, proposed: Any) -> Verdict | Answers | None:
+        def recall(state: State, proposed: Action) -> Verdict | Answers | None:
             if proposed.__class__ not in whole:
                 return None
             if only is None:
@@ -109,7 +110,7 @@ class Memory:
 
         return recall
 
-    def _ask(self, state: Any) -> Answers:
+    def _ask(self, state: State) -> Answers:
         """What each rule says; copied at once, since two rules may share a buffer."""
         seen = read_only(state)
         answers: Answers = []
@@ -122,7 +123,7 @@ class Memory:
                 answers.append(Said(error=error))
         return answers
 
-    def _make(self, code: bytes, proposed: Any) -> Entry | None:
+    def _make(self, code: bytes, proposed: Action) -> Entry | None:
         n = self.shape[0]
         if len(code) != n * len(self.rules):
             return None

@@ -4,13 +4,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from types import MappingProxyType
-from typing import Any
 
 import numpy as np
 
 from rlpd_gx.guardian.judgement import ACTION_SPACE, PROJECTED, STATUSES, Judgement, least
 from rlpd_gx.safe_sets import SafeSet
-from rlpd_gx.types import Status, Verdict
+from rlpd_gx.types import Action, Status, Verdict
 
 
 @dataclass(frozen=True)
@@ -100,7 +99,7 @@ class VerdictBatch:
         )
 
 
-def _own(action: Any) -> Any:
+def _own(action: Action) -> Action:
     """A write-protected copy: nobody changes a verdict after it is given."""
     if isinstance(action, np.ndarray):
         action = action.copy()

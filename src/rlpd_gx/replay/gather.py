@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
 from rlpd_gx.replay.extent import Extent
 from rlpd_gx.replay.samplers import Draw
 from rlpd_gx.replay.timeline import nested_observation
+from rlpd_gx.trees import Json
 from rlpd_gx.types import Array, Batch, SpanSteps
 
 
@@ -57,7 +57,7 @@ def assemble(
     )
 
 
-def _step_target(here: Array, gamma: float) -> dict[str, Any]:
+def _step_target(here: Array, gamma: float) -> Json:
     return {
         "reward": here["reward"],
         "discount": np.float32(gamma) * ~here["terminated"],
@@ -68,7 +68,7 @@ def _step_target(here: Array, gamma: float) -> dict[str, Any]:
     }
 
 
-def _span_target(reader: _Reader, lengths: Sequence[Array], stack: int, gamma: float) -> dict[str, Any]:
+def _span_target(reader: _Reader, lengths: Sequence[Array], stack: int, gamma: float) -> Json:
     draw, length = reader.parts[0].draw, reader.join(lengths)
     places = np.arange(draw.horizon)
     # [n, horizon] the rows of each span, its last one repeated where it is shorter
@@ -79,7 +79,7 @@ def _span_target(reader: _Reader, lengths: Sequence[Array], stack: int, gamma: f
     records = reader.records(steps)
     inside = places < length[..., None]
     reward, last = records["reward"] * inside, records[..., -1]
-    target: dict[str, Any] = {
+    target: Json = {
         "reward": (reward @ gamma**places).astype(np.float32),
         "discount": (gamma**length * ~last["terminated"]).astype(np.float32),
         "terminated": last["terminated"],

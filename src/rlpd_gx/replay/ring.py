@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -14,6 +13,7 @@ from rlpd_gx.errors import GxError
 from rlpd_gx.replay.extent import Extent
 from rlpd_gx.replay.storage import Storage
 from rlpd_gx.replay.timeline import Layout
+from rlpd_gx.trees import DType, Json, JsonMapping
 from rlpd_gx.types import Array, Observation, Transition
 
 
@@ -126,7 +126,7 @@ class Ring:
         checked = self._checked({"safe_set": safe_set})
         self.timeline.safe_set[self._newest(envs)] = checked["safe_set"][envs]
 
-    def state(self) -> tuple[dict[str, Array], dict[str, Any]]:
+    def state(self) -> tuple[dict[str, Array], Json]:
         """All it takes to go on: the used part of all arrays [envs, used, ...], and what JSON can hold.
 
         Since an earlier state, rows have changed from `written - 2` of that state on: a step completes the
@@ -144,7 +144,7 @@ class Ring:
             "steps": self.extent.steps,
         }
 
-    def restore(self, read: Callable[[str, Array], None], state: Mapping[str, Any]) -> None:
+    def restore(self, read: Callable[[str, Array], None], state: JsonMapping) -> None:
         """Take over a saved state; `read(name, target)` fills a target [envs, used, ...] with an array.
 
         A ring that was never full may go on in a larger one.
@@ -231,7 +231,7 @@ class Ring:
         self.timeline.episode_step[rows] = episode_step
 
 
-def _cast(action: npt.ArrayLike, dtype: np.dtype[Any]) -> Array:
+def _cast(action: npt.ArrayLike, dtype: DType) -> Array:
     """Actions in the number type of the buffer; environments are not strict about theirs."""
     array = np.asarray(action)
     same = array.dtype.kind == dtype.kind or {array.dtype.kind, dtype.kind} <= {"i", "u"}

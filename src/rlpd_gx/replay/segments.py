@@ -1,9 +1,8 @@
 """A ring kept on disk in append-only segments: saving it again costs what was added since, not all of it."""
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -11,6 +10,7 @@ from rlpd_gx import files, trees
 from rlpd_gx.errors import GxError
 from rlpd_gx.replay import archive
 from rlpd_gx.replay.ring import Ring
+from rlpd_gx.trees import Json, JsonMapping
 from rlpd_gx.types import Array
 
 
@@ -28,7 +28,7 @@ class Segments:
 
     def __init__(self, folder: str | os.PathLike[str]) -> None:
         self.folder = Path(folder)
-        self.names: list[dict[str, Any]] = []
+        self.names: list[Json] = []
         self._written: Array | None = None  # [envs] rows of the ring when it was last appended
 
     @property
@@ -56,7 +56,7 @@ class Segments:
         self.names.append({"name": path.name, "sha256": files.sha256(path)} | rows)
         self._written = written
 
-    def restore(self, ring: Ring, names: Sequence[Mapping[str, Any]], state: Mapping[str, Any]) -> None:
+    def restore(self, ring: Ring, names: Sequence[JsonMapping], state: JsonMapping) -> None:
         """Fill a ring of the same shape from these segments; `state` is what `ring.state()` gave for JSON."""
         for entry in names:
             path = self.folder / entry["name"]

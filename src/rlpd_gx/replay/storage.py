@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
 from rlpd_gx.errors import GxError
 from rlpd_gx.replay.timeline import Layout, Timeline
+from rlpd_gx.trees import DType
 from rlpd_gx.types import Array
 
 _ALIGNMENT = 64  # one cache line
@@ -65,7 +65,7 @@ class Storage:
         return cls(Timeline.from_columns(columns), records, large)
 
 
-def record_dtype(layout: Layout) -> np.dtype[Any]:
+def record_dtype(layout: Layout) -> DType:
     """All small columns of a row, each aligned."""
     small = [item for item in layout.columns().items() if item[0] not in _large(layout)]
     small.sort(key=lambda item: -item[1].base.itemsize)  # so that alignment wastes nothing in between
@@ -78,7 +78,7 @@ def nbytes(layout: Layout, rows: int) -> int:
     return large + rows * record_dtype(layout).itemsize
 
 
-def _large(layout: Layout) -> dict[str, np.dtype[Any]]:
+def _large(layout: Layout) -> dict[str, DType]:
     return {name: dtype for name, dtype in layout.columns().items() if dtype.itemsize > _LARGE}
 
 

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
-from typing import Any
 
 import numpy as np
 
 from rlpd_gx import trees
 from rlpd_gx.errors import GxError
+from rlpd_gx.trees import DType, Json
 from rlpd_gx.types import Array, Observation
 
 
@@ -80,7 +80,7 @@ class Timeline:
     @classmethod
     def from_columns(cls, flat: Mapping[str, Array]) -> Timeline:
         """The inverse of `columns`."""
-        nested: dict[str, Any] = {}
+        nested: Json = {}
         for name, column in flat.items():
             parent, _, key = name.partition("/")
             if key:
@@ -124,11 +124,11 @@ class Layout:
     Each is a numpy dtype with a shape: `np.dtype((np.uint8, (84, 84)))`.
     """
 
-    observation: np.dtype[Any] | Mapping[str, np.dtype[Any]]
-    action: np.dtype[Any]
-    safe_set: np.dtype[Any]
+    observation: DType | Mapping[str, DType]
+    action: DType
+    safe_set: DType
 
-    def columns(self) -> dict[str, np.dtype[Any]]:
+    def columns(self) -> dict[str, DType]:
         """Row dtype of every column, by flat name (see `Timeline.columns`)."""
         observation = trees.named_leaves(self.observation, "observation")
         single, whole, flag = np.dtype(np.float32), np.dtype(np.int32), np.dtype(np.bool_)
@@ -153,5 +153,5 @@ def nested_observation(flat: Mapping[str, Array]) -> Observation:
     return {name.removeprefix("observation/"): part for name, part in flat.items()}
 
 
-def _row_dtype(column: Array) -> np.dtype[Any]:
+def _row_dtype(column: Array) -> DType:
     return np.dtype((column.dtype, column.shape[1:]))

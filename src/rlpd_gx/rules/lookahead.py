@@ -12,10 +12,14 @@ from itertools import chain, repeat
 from typing import Any, Protocol
 from weakref import WeakKeyDictionary
 
+import gymnasium as gym
+
 from rlpd_gx.errors import GxError
 from rlpd_gx.rules.fingerprint import code_of, fingerprint
 from rlpd_gx.rules.forms import SearchedMargin
 from rlpd_gx.rules.rule import Atom
+from rlpd_gx.trees import Json
+from rlpd_gx.types import Action, State
 
 CODE = code_of(__file__)  # part of every fingerprint: how a search goes decides what it finds
 
@@ -37,7 +41,7 @@ class Model(Protocol):
         """Changes whenever what is safe may have changed."""
         ...
 
-    def here(self, state: Any) -> Place:
+    def here(self, state: State) -> Place:
         """Where the world stands. `state` is what the Guardian passes on: as a rule the environment."""
         ...
 
@@ -62,7 +66,9 @@ class Twin:
         identity: clone -> bytes that are equal only for clones with the same future.
     """
 
-    def __init__(self, env: Any, unsafe_event: Callable[..., bool], identity: Callable[[Any], bytes]) -> None:
+    def __init__(
+        self, env: Any, unsafe_event: Callable[..., bool], identity: Callable[[gym.Env], bytes]
+    ) -> None:
         self.env, self.unsafe_event, self.identity = env, unsafe_event, identity
 
     @property
@@ -70,7 +76,7 @@ class Twin:
         """Of how events are told; the environment is the world itself, not part of the rule."""
         return fingerprint(self.unsafe_event, self.identity)
 
-    def here(self, state: Any) -> Place:
+    def here(self, state: State) -> Place:
         """Where an environment stands."""
         clone = state.clone()
         return Place(self.identity(clone), False, (clone, False))
@@ -139,7 +145,7 @@ class Search:
         self.attempts, self.effort = attempts, effort
         self.simulated_steps = 0
         self._environments: WeakKeyDictionary[Any, Situation] = WeakKeyDictionary()
-        self._saved: list[dict[str, Any]] = []
+        self._saved: list[Json] = []
 
     @property
     def fingerprint(self) -> str:
@@ -147,7 +153,7 @@ class Search:
         settings = (self.depth, self.held, self.attempts, self.effort)
         return fingerprint(CODE, self.model.fingerprint, settings)
 
-    def __call__(self, state: Any, action: Any, previous_action: Any = None) -> float:
+    def __call__(self, state: State, action: Action, previous_action: Action = None) -> float:
         root = self.model.here(state)
         situation = self._environments.get(state)
         if situation is None:
@@ -279,7 +285,7 @@ class Search:
         situation.spent += steps
         self.simulated_steps += steps
 
-    def memory(self) -> dict[str, Any]:
+    def memory(self) -> Json:
         """What verdicts to come depend on, ready for JSON."""
         environments = [
             {
@@ -292,7 +298,7 @@ class Search:
         ]
         return {"simulated_steps": self.simulated_steps, "environments": self._saved + environments}
 
-    def restore_memory(self, memory: dict[str, Any]) -> None:
+    def restore_memory(self, memory: Json) -> None:
         """Go on as the look-ahead that gave this memory would have."""
         self._environments.clear()
         self.simulated_steps = int(memory["simulated_steps"])
@@ -341,7 +347,7 @@ class Lookahead(Atom):
         search = Search(model, depth, [int(a) for a in held], attempts, effort)
         super().__init__(search, SearchedMargin(), name, needs=tuple(needs), lazy=True)
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> "Lookahead":
+    def __deepcopy__(self, memo: dict[int, object]) -> "Lookahead":
         return self  # environments that share it are kept apart
 
     @property
@@ -355,11 +361,11 @@ class Lookahead(Atom):
         """Steps of the model so far; report them beside those of the world."""
         return self.search.simulated_steps
 
-    def memory(self) -> dict[str, Any]:
+    def memory(self) -> Json:
         """The plans that verdicts to come depend on, and the count of simulated steps, ready for JSON."""
         return self.search.memory()
 
-    def restore_memory(self, memory: dict[str, Any]) -> None:
+    def restore_memory(self, memory: Json) -> None:
         """Go on as the look-ahead that gave this memory would have."""
         self.search.restore_memory(memory)
 

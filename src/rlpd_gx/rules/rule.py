@@ -25,6 +25,8 @@ from rlpd_gx.rules.forms import (
 
 NEEDS = ("previous_action", "time", "parameters")
 
+RuleFunction = Callable[..., Any]  # (state), (state, action), or with what the rule `needs` as keywords
+
 
 class Rule(ABC):
     """Something that allows some actions in some states. Combine rules with `&` and `|`."""
@@ -63,7 +65,7 @@ class Rule(ABC):
 class Atom(Rule):
     """One function and how to read what it returns."""
 
-    fn: Callable[..., Any]
+    fn: RuleFunction
     form: Form
     name: str = ""
     batched: bool = False
@@ -165,7 +167,7 @@ class RuleMaker(Protocol):
     @overload
     def __call__(
         self,
-        fn: Callable[..., Any],
+        fn: RuleFunction,
         *,
         name: str | None = ...,
         batched: bool = ...,
@@ -181,14 +183,14 @@ class RuleMaker(Protocol):
         batched: bool = ...,
         needs: Sequence[str] = ...,
         lazy: bool = ...,
-    ) -> Callable[[Callable[..., Any]], Atom]: ...
+    ) -> Callable[[RuleFunction], Atom]: ...
 
 
 def maker(form: Form) -> RuleMaker:
     """A function like `gx.bounds_rule` for rules of a form; use it for a form of your own."""
 
     def make(
-        fn: Callable[..., Any] | None = None,
+        fn: RuleFunction | None = None,
         *,
         name: str | None = None,
         batched: bool = False,
@@ -220,7 +222,7 @@ ellipsoid_rule = maker(EllipsoidForm())
 
 
 def halfspace_rule(
-    fn: Callable[..., Any] | None = None,
+    fn: RuleFunction | None = None,
     *,
     name: str | None = None,
     batched: bool = False,

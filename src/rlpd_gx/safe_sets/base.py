@@ -1,12 +1,18 @@
 """What every kind of safe set can do."""
 
 from abc import ABC, abstractmethod
-from typing import Any, ClassVar, NamedTuple, Self
+from types import EllipsisType
+from typing import ClassVar, NamedTuple, Self
+
+import numpy as np
 
 from rlpd_gx.errors import GxError
 from rlpd_gx.safe_sets.backend import Array
+from rlpd_gx.trees import Json
 
-Spec = dict[str, Any]  # JSON-able: the kind of a set and its sizes, all that decoding needs beside the code
+_Part = int | slice | EllipsisType | np.ndarray | list[int] | None
+Index = _Part | tuple[_Part, ...]
+Spec = Json  # JSON-able: the kind of a set and its sizes, all that decoding needs beside the code
 
 
 class Nearest(NamedTuple):
@@ -83,7 +89,7 @@ class SafeSet(ABC):
         """The set of this kind that `encode` wrote into code [..., width]."""
 
     @abstractmethod
-    def __getitem__(self, index: Any) -> Self:
+    def __getitem__(self, index: Index) -> Self:
         """Some members of a batch of sets."""
 
 

@@ -6,7 +6,7 @@ import numpy as np
 
 from rlpd_gx.errors import GxError
 from rlpd_gx.safe_sets.backend import Array, as_float, distances, namespace
-from rlpd_gx.safe_sets.base import Nearest, SafeSet, Spec, code_width, decode
+from rlpd_gx.safe_sets.base import Index, Nearest, SafeSet, Spec, code_width, decode
 from rlpd_gx.safe_sets.convex import ConvexSet, Form
 from rlpd_gx.safe_sets.separable import Rows
 
@@ -58,7 +58,7 @@ class _Compound(SafeSet):
             parts.append(decode(code[..., start:end], part))
         return cls(*parts)
 
-    def __getitem__(self, index: Any) -> Self:
+    def __getitem__(self, index: Index) -> Self:
         shapes = [p.batch_shape for p in self.parts]
         if any(shape not in ((), self.batch_shape) for shape in shapes):
             raise GxError(f"parts with batch shapes {shapes} cannot be indexed together")

@@ -3,14 +3,14 @@
 from abc import abstractmethod
 from collections.abc import Mapping
 from functools import cached_property
-from typing import Any, ClassVar, NamedTuple, Self
+from typing import ClassVar, NamedTuple, Self
 
 import numpy as np
 
 from rlpd_gx.errors import GxError
 from rlpd_gx.safe_sets import exact
 from rlpd_gx.safe_sets.backend import Array, as_float, is_float32, namespace, row_any, row_sum, to_numpy
-from rlpd_gx.safe_sets.base import Nearest, SafeSet, Spec
+from rlpd_gx.safe_sets.base import Index, Nearest, SafeSet, Spec
 from rlpd_gx.safe_sets.last_resort import Problem, Rounding, pull_inside
 from rlpd_gx.safe_sets.last_resort import nearest as last_resort
 from rlpd_gx.safe_sets.separable import Rows
@@ -200,7 +200,7 @@ class ConvexSet(SafeSet):
             f"a {self.kind} set cannot hold a single action in its own form; intersect it with a box, box first"
         )
 
-    def __getitem__(self, index: Any) -> Self:
+    def __getitem__(self, index: Index) -> Self:
         return type(self)(*(v[index] for v in self._spread(self.batch_shape)))
 
     def __repr__(self) -> str:
@@ -353,7 +353,7 @@ def _nearest_after_cast(
         return Nearest(xp.asarray(a, copy=True), inside, xp.zeros_like(inside))
     near = bring_near(proposed, low, high, rows, weight)
 
-    def solve(start: Array, index: Any, slack: Array) -> Solution:
+    def solve(start: Array, index: Index, slack: Array) -> Solution:
         part = rows if index is ... else rows[index]
         aim = part.with_arrays(part.pos, part.neg, part.quad, part.bound - slack)
         return nearest_point(start, inner_low[index], inner_high[index], aim, weight[index])

@@ -4,6 +4,7 @@ from typing import Any
 
 import torch
 
+from rlpd_gx.safe_sets.backend import Array
 from rlpd_gx.safe_sets.base import SafeSet
 from rlpd_gx.safe_sets.compound import Union
 from rlpd_gx.safe_sets.convex import ConvexSet, Form
@@ -76,7 +77,7 @@ def along_boundary(
 
 
 def _torch_form(form: Form, like: torch.Tensor) -> Form:
-    def tensor(values: Any) -> torch.Tensor:
+    def tensor(values: Array) -> torch.Tensor:
         return torch.as_tensor(values, dtype=like.dtype, device=like.device)
 
     rows = form.rows

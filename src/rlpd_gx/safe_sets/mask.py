@@ -1,13 +1,13 @@
 """Safe sets of finite action spaces."""
 
 from collections.abc import Sequence
-from typing import Any, Self
+from typing import Self
 
 import numpy as np
 
 from rlpd_gx.errors import GxError
 from rlpd_gx.safe_sets.backend import Array, namespace, to_numpy
-from rlpd_gx.safe_sets.base import Nearest, SafeSet, Spec
+from rlpd_gx.safe_sets.base import Index, Nearest, SafeSet, Spec
 
 
 def choose_nearest(
@@ -105,7 +105,7 @@ class Mask(SafeSet):
             return ids + self.start
         return np.stack(np.unravel_index(ids, self.nvec), axis=-1) + self.start
 
-    def _pick(self, table: np.ndarray, a: Array, otherwise: Any) -> np.ndarray:
+    def _pick(self, table: np.ndarray, a: Array, otherwise: float | bool) -> np.ndarray:
         ids, known = self._ids(a)
         batch = np.broadcast_shapes(ids.shape, table.shape[:-1])
         table, ids = np.broadcast_to(table, (*batch, self.n)), np.broadcast_to(ids, batch)
@@ -150,7 +150,7 @@ class Mask(SafeSet):
         self.embedding = embedding
         return self
 
-    def __getitem__(self, index: Any) -> Self:
+    def __getitem__(self, index: Index) -> Self:
         chosen = (self.allowed[index], self.tested[index], self.embedding)
         return type(self)(*chosen, start=self.start, nvec=self.nvec)  # type: ignore[arg-type]
 
@@ -227,7 +227,7 @@ class ProductMask(SafeSet):
     def from_code(cls, code: Array, spec: Spec) -> Self:
         return cls(np.unpackbits(to_numpy(code), axis=-1, count=sum(spec["nvec"])), spec["nvec"])
 
-    def __getitem__(self, index: Any) -> Self:
+    def __getitem__(self, index: Index) -> Self:
         return type(self)(self.allowed[index], self.nvec)
 
 

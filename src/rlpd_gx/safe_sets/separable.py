@@ -6,13 +6,14 @@ A row is a constraint f(x) <= c with
     pos_i + neg_i >= 0,  quad_i >= 0   (so each term is convex).
 
 A half-space has neg = -pos, a weighted L1 norm pos = neg = |w|, a positive-part sum one of them, an ellipsoid
-quad = w. Any intersection of such sets is again a box and rows, so one solver projects onto all of them.
+quad = w. Every intersection of such sets is again a box and rows, so one solver projects onto all of them.
 """
 
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Self
 
 from rlpd_gx.safe_sets.backend import Array, namespace, row_sum
+from rlpd_gx.safe_sets.base import Index
 
 
 @dataclass(frozen=True)
@@ -60,7 +61,7 @@ class Rows:
         wide = factor[..., None]
         return self.with_arrays(self.pos * wide, self.neg * wide, self.quad * wide, self.bound * factor)
 
-    def __getitem__(self, index: Any) -> Self:
+    def __getitem__(self, index: Index) -> Self:
         values = (v[index] for v in (self.pos, self.neg, self.quad, self.bound))
         return type(self)(*values, kinked=self.kinked, curved=self.curved)  # type: ignore[misc]
 

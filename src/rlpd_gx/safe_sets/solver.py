@@ -11,9 +11,10 @@ Inside, the batch is the last axis: coordinates are few and problems many, so ev
 """
 
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from rlpd_gx.safe_sets.backend import Array, index_range, namespace, row_any
+from rlpd_gx.safe_sets.base import Index
 from rlpd_gx.safe_sets.separable import Rows, minimum_over_box
 
 RESIDUAL = 1e-13  # a row is met when it is broken by less than this, relative to the numbers in it
@@ -61,7 +62,7 @@ class _Problem:
     curved: bool
     weighted: bool
 
-    def at(self, index: Any) -> "_Problem":
+    def at(self, index: Index) -> "_Problem":
         arrays = (
             self.a,
             self.low,

@@ -11,6 +11,7 @@ from scipy import sparse
 
 from rlpd_gx.errors import GxError
 from rlpd_gx.theory.rows import check_distributions, expected_rewards, longest_row, stack_rows
+from rlpd_gx.types import Array
 
 if TYPE_CHECKING:
     import gymnasium
@@ -78,7 +79,7 @@ class TabularMDP:
         other.inevitable = inevitable
         return other
 
-    def markov_chain(self, policy: NDArray[Any]) -> tuple[Any, NDArray[np.float64]]:
+    def markov_chain(self, policy: Array) -> tuple[Any, NDArray[np.float64]]:
         """`gamma * P_pi` [S, S] and `R_pi` [S] of a policy: actions [S] or probabilities [S, A]."""
         states = np.arange(self.num_states)
         if policy.ndim == 1:
@@ -153,7 +154,7 @@ def _check_discount(discount: float) -> float:
     return value
 
 
-def _check_mask(allowed: NDArray[Any], shape: tuple[int, ...]) -> None:
+def _check_mask(allowed: Array, shape: tuple[int, ...]) -> None:
     if allowed.dtype != np.bool_:
         raise GxError(f"allowed holds {allowed.dtype}; give booleans, for instance allowed.astype(bool)")
     if allowed.shape != shape:

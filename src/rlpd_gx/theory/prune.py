@@ -1,7 +1,6 @@
 """Recursive feasibility: take away actions that can lead to where nothing is allowed."""
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -9,6 +8,7 @@ from scipy import sparse
 
 from rlpd_gx.theory.mdp import TabularMDP
 from rlpd_gx.theory.rows import Rows
+from rlpd_gx.types import Array
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ def prune(mdp: TabularMDP) -> Pruning:
     return Pruning(pruned, before & ~left, doomed, steps_left)
 
 
-def _by_successor(rows: Rows) -> Any:
+def _by_successor(rows: Rows) -> Array | sparse.csc_array:
     """Where each state can be entered from, as columns; a byte per transition instead of its probability."""
     if isinstance(rows, np.ndarray):
         return rows
@@ -75,7 +75,7 @@ def _by_successor(rows: Rows) -> Any:
     return possible.tocsc()
 
 
-def _predecessors(columns: Any, frontier: NDArray[np.int64]) -> NDArray[np.int64]:
+def _predecessors(columns: Array | sparse.csc_array, frontier: NDArray[np.int64]) -> NDArray[np.int64]:
     """Rows `s * A + a` with a positive probability of entering the frontier, each once."""
     if isinstance(columns, np.ndarray):
         return np.flatnonzero((columns[:, frontier] > 0).any(axis=1))

@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from rlpd_gx.errors import GxError
+from rlpd_gx.types import Array
 
 Rows: TypeAlias = "NDArray[np.float64] | sparse.csr_array"
 
@@ -43,7 +44,7 @@ def stack_rows(table: Any, what: str) -> tuple[Rows, int, int]:
     return dense.astype(np.float64, copy=False).reshape(-1, num_states), num_states, num_actions
 
 
-def _check_numeric(array: NDArray[Any], what: str) -> None:
+def _check_numeric(array: Array, what: str) -> None:
     if array.dtype.kind not in "fiub":
         raise GxError(f"{what} holds {array.dtype}; give real numbers")
 

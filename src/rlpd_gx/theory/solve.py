@@ -30,6 +30,7 @@ from rlpd_gx.theory.operators import (
     soft_policy,
 )
 from rlpd_gx.theory.rows import LARGEST
+from rlpd_gx.types import Array
 
 Floats = NDArray[np.float64]
 Progress = Callable[[int, float], None]
@@ -54,7 +55,7 @@ class GuardedSolution:
 
     q: Floats
     values: Floats
-    policy: NDArray[Any]
+    policy: Array
     error_bound: float
     iterations: int
 

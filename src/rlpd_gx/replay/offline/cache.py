@@ -11,7 +11,7 @@ import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, Any
+from typing import IO
 from urllib.parse import quote
 
 import numpy as np
@@ -20,6 +20,7 @@ from rlpd_gx import files
 from rlpd_gx.errors import GxError
 from rlpd_gx.replay.offline.numbers import cast
 from rlpd_gx.safe_sets import Spec
+from rlpd_gx.trees import DType, Json, JsonMapping
 from rlpd_gx.types import Array
 from rlpd_gx.untrusted import pickled, reading
 
@@ -46,7 +47,7 @@ def content_hash(path: Path) -> str:
     return hashlib.sha256("".join(lines).encode()).hexdigest()
 
 
-def key_of(choices: Mapping[str, Any]) -> str:
+def key_of(choices: JsonMapping) -> str:
     """A short name for a set of choices that can be written as JSON."""
     text = json.dumps({"layout": LAYOUT_VERSION, **choices}, sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:32]
@@ -59,8 +60,8 @@ class ColumnWriter:
         self.folder = folder
         self.rows = 0
         self._files: dict[str, IO[bytes]] = {}
-        self._kinds: dict[str, tuple[np.dtype[Any], tuple[int, ...]]] = {}
-        self._sums: dict[str, Any] = {}
+        self._kinds: dict[str, tuple[DType, tuple[int, ...]]] = {}
+        self._sums: Json = {}
 
     def append(self, columns: Mapping[str, Array], where: str) -> None:
         """`[k, ...]` rows of every column; `where` names them in an error."""
@@ -86,7 +87,7 @@ class ColumnWriter:
             data.tofile(self._files[name])
         self.rows += len(next(iter(columns.values())))
 
-    def finish(self, meta: Mapping[str, Any]) -> None:
+    def finish(self, meta: JsonMapping) -> None:
         """Write `meta.json`, with the checksum of every column, last."""
         self.close()
         kinds = {
@@ -126,12 +127,12 @@ def is_dataset(folder: Path) -> bool:
     return meta.is_file() and f'"{MARK}"'.encode() in meta.read_bytes()
 
 
-def read_meta(folder: Path) -> dict[str, Any]:
+def read_meta(folder: Path) -> Json:
     """`meta.json`, refused if another version wrote it or its checksum is wrong."""
     return _read_sealed(folder / "meta.json", LAYOUT_VERSION)
 
 
-def open_columns(folder: Path, meta: Mapping[str, Any]) -> dict[str, Array]:
+def open_columns(folder: Path, meta: JsonMapping) -> dict[str, Array]:
     """The columns, memory-mapped and read-only, once their checksums are verified."""
     columns = {}
     for name, kind in meta["columns"].items():
@@ -174,13 +175,13 @@ def _safe_set_file(folder: Path, key: str) -> Path:
     return folder / f"safe_set-{hashlib.sha256(key.encode()).hexdigest()[:16]}.npy"
 
 
-def _write_sealed(file: Path, content: Mapping[str, Any]) -> None:
+def _write_sealed(file: Path, content: JsonMapping) -> None:
     """JSON that carries its own checksum."""
     plain = json.loads(json.dumps(content))
     files.write_json(file, {**plain, SEAL: _sum_of(plain)})
 
 
-def _read_sealed(file: Path, version: int | None = None) -> dict[str, Any]:
+def _read_sealed(file: Path, version: int | None = None) -> Json:
     with reading(file, "delete the folder and convert again"):
         content = json.loads(file.read_bytes())
         if content.get(MARK) != version:  # before its checksum, which older versions did not write
@@ -193,7 +194,7 @@ def _read_sealed(file: Path, version: int | None = None) -> dict[str, Any]:
     return dict(content)
 
 
-def _sum_of(content: Mapping[str, Any]) -> str:
+def _sum_of(content: JsonMapping) -> str:
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 

@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -10,6 +9,7 @@ from rlpd_gx import trees
 from rlpd_gx.errors import GxError
 from rlpd_gx.replay.offline.episode import ActionRange, Episode, problem
 from rlpd_gx.replay.offline.numbers import cast, first_changed, flags, numbers
+from rlpd_gx.trees import Json
 from rlpd_gx.types import Array
 
 REPAIR = "repair the file or leave that episode out"
@@ -17,7 +17,7 @@ CLIP = "allowed as recorded; ask for clipping (--clip-actions) to bring them ins
 SUSPICIOUS_ENDS, SHORT_STEPS = 3, 10
 _SINGLE = np.dtype(np.float32)
 # Array fields of an episode beside observations, and their dimensions where one number is right.
-_DIMENSIONS: dict[str, Any] = {
+_DIMENSIONS: Json = {
     "rewards": 1,
     "margins": 1,
     "unsafe_events": 1,

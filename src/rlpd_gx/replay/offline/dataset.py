@@ -6,11 +6,12 @@ import hashlib
 import json
 import operator
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
+import gymnasium
 import numpy as np
 from rich.console import Console
 from rich.progress import Progress
@@ -23,10 +24,11 @@ from rlpd_gx.replay.offline.episode import ActionRange, Episode, Source
 from rlpd_gx.replay.offline.numbers import cast
 from rlpd_gx.replay.timeline import Layout, Timeline
 from rlpd_gx.safe_sets import SafeSet, Spec, decode
+from rlpd_gx.trees import Json, JsonMapping
 from rlpd_gx.types import Array
 from rlpd_gx.untrusted import reading
 
-_COMPARISONS: dict[str, Callable[[Any, Any], Any]] = {
+_COMPARISONS: dict[str, Callable[[Array, float], Array]] = {
     "<=": operator.le,
     ">=": operator.ge,
     "==": operator.eq,
@@ -47,7 +49,7 @@ HISTORY_ROWS = 3  # before a piece: what a stack of 4 frames needs
 class LiveSafeSets(NamedTuple):
     """`safe_set(env)` in the current state of a live environment, None where unknown."""
 
-    safe_set: Callable[[Any], SafeSet | None]
+    safe_set: Callable[[gymnasium.Env], SafeSet | None]
     rules_fingerprint: str
     state_fingerprint: str | None = None
     """Of what else the function does to read the state."""
@@ -149,7 +151,9 @@ class OfflineDataset:
             columns[name][~columns["is_step"]] = 0
         return replace(self, timeline=Timeline.from_columns(columns), folder=None)
 
-    def check_environment(self, env_id: str | None, observation_space: Any, action_space: Any) -> None:
+    def check_environment(
+        self, env_id: str | None, observation_space: gymnasium.Space, action_space: gymnasium.Space
+    ) -> None:
         """Raise unless this data can have come from that environment."""
         if env_id and self.env_id and env_id != self.env_id:
             raise GxError(
@@ -218,7 +222,7 @@ def load(
     path: str | Path,
     *,
     format: str | None = None,
-    options: Mapping[str, Any] | None = None,
+    options: JsonMapping | None = None,
     where: Sequence[str] = (),
     actions: ActionRange | None = None,
     clip_actions: bool = False,
@@ -379,7 +383,7 @@ def _check_finite(folder: Path, line: Timeline) -> None:
             )
 
 
-def _meta(actions: ActionRange | None, **facts: Any) -> dict[str, Any]:
+def _meta(actions: ActionRange | None, **facts: object) -> Json:
     return {**facts, "actions": _range_as_json(actions)}
 
 
@@ -389,7 +393,7 @@ def _where(dataset: OfflineDataset, conditions: Sequence[str]) -> OfflineDataset
     return dataset
 
 
-def _range_as_json(actions: ActionRange | None) -> dict[str, Any] | None:
+def _range_as_json(actions: ActionRange | None) -> Json | None:
     if actions is None:
         return None
     if actions.count is not None:
@@ -397,7 +401,7 @@ def _range_as_json(actions: ActionRange | None) -> dict[str, Any] | None:
     return {"low": np.asarray(actions.low).tolist(), "high": np.asarray(actions.high).tolist()}
 
 
-def _range_from_json(value: dict[str, Any] | None) -> ActionRange | None:
+def _range_from_json(value: Json | None) -> ActionRange | None:
     if value is None:
         return None
     if "count" in value:

@@ -3,7 +3,6 @@
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 import gymnasium
 import numpy as np
@@ -11,6 +10,7 @@ import numpy as np
 from rlpd_gx import trees
 from rlpd_gx.errors import GxError
 from rlpd_gx.safe_sets import SafeSet, Spec
+from rlpd_gx.trees import Json
 from rlpd_gx.types import Array
 
 Observations = Array | dict[str, Array]
@@ -56,7 +56,7 @@ class Episode:
 
     def without_last_step(self) -> "Episode":
         """T - 1 steps, cut: the observation before the last step becomes the final one, and is known."""
-        parts: dict[str, Any] = {
+        parts: Json = {
             name: None if (column := getattr(self, name)) is None else column[:-1]
             for name in ("actions", "rewards", *_OPTIONAL)
         }
@@ -80,7 +80,7 @@ class ActionRange:
     count: int | None = None
 
     @classmethod
-    def of_space(cls, space: Any) -> "ActionRange | None":
+    def of_space(cls, space: gymnasium.Space) -> "ActionRange | None":
         """From a Gymnasium Box or Discrete space; None for any other."""
         if isinstance(space, gymnasium.spaces.Box):
             return cls(low=np.asarray(space.low), high=np.asarray(space.high))

@@ -5,12 +5,13 @@ from pathlib import Path
 from typing import Any
 
 from rlpd_gx.errors import GxError
+from rlpd_gx.trees import Json
 from rlpd_gx.untrusted import check_size, reading
 
 INSIDE = "copy the data into the file itself"
 
 
-def datasets(file: Any, path: Path) -> dict[str, Any]:
+def datasets(file: Any, path: Path) -> Json:
     """Every `h5py.Dataset` of an open file by its name; links and storage outside the file are refused.
 
     A declared size must fit what is stored. Soft links point into the same file, so nothing is lost by not
@@ -18,7 +19,7 @@ def datasets(file: Any, path: Path) -> dict[str, Any]:
     """
     import h5py
 
-    found: dict[str, Any] = {}
+    found: Json = {}
     seen, total, groups = set(), 0, [("", file)]
     while groups:
         prefix, group = groups.pop()

@@ -2,9 +2,9 @@
 
 import gzip
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, SupportsFloat
 
 import gymnasium
 import numpy as np
@@ -14,7 +14,8 @@ from rlpd_gx.errors import GxError, missing_extra
 from rlpd_gx.replay.offline.episode import Episode, encode_sets
 from rlpd_gx.replay.offline.formats import minari as minari_format
 from rlpd_gx.safe_sets import SafeSet, Spec
-from rlpd_gx.types import Array
+from rlpd_gx.trees import Json, JsonMapping, Tree
+from rlpd_gx.types import Action, Array, Info
 
 EMPTY_EPISODES = 10  # in a row, before giving up
 
@@ -22,17 +23,17 @@ EMPTY_EPISODES = 10  # in a row, before giving up
 class Sink(Protocol):
     """Where finished episodes go."""
 
-    def add(self, episode: Episode, start: Mapping[str, Any]) -> None:
+    def add(self, episode: Episode, start: JsonMapping) -> None:
         """One finished episode; `start` has the `seed` of its reset and the `lives` it began with."""
 
-    def close(self, facts: Mapping[str, Any]) -> None:
+    def close(self, facts: JsonMapping) -> None:
         """All episodes are there: add facts known only now, give the file or folder its name."""
 
     def discard(self) -> None:
         """Leave nothing behind."""
 
 
-class Recorder(gymnasium.Wrapper[Any, Any, Any, Any]):
+class Recorder(gymnasium.Wrapper[Tree, Action, Tree, Action]):
     """Hands every episode to a sink. Each reset is seeded (`seed`, `seed + 1`, ...), so it can be repeated.
 
     A guarded environment below reports its verdict in `info["guardian"]`; then the executed action is
@@ -43,7 +44,7 @@ class Recorder(gymnasium.Wrapper[Any, Any, Any, Any]):
 
     def __init__(
         self,
-        env: gymnasium.Env[Any, Any],
+        env: gymnasium.Env[Tree, Action],
         sink: Sink,
         seed: int,
         unsafe_event: Callable[..., bool] | None = None,
@@ -55,12 +56,12 @@ class Recorder(gymnasium.Wrapper[Any, Any, Any, Any]):
         self.safe_set_spec: Spec | None = None
         self.next_seed = seed
         self.episodes = self.steps = 0
-        self._rows: list[dict[str, Any]] = []
-        self._observations: list[Any] = []
-        self._start: dict[str, Any] = {}
+        self._rows: list[Json] = []
+        self._observations: list[Tree] = []
+        self._start: Json = {}
         self._lives = 0
 
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, Any]:
+    def reset(self, *, seed: int | None = None, options: Json | None = None) -> tuple[Tree, Info]:
         """A new episode; one that was not finished is recorded as cut."""
         self.finish()
         observation, info = self.env.reset(seed=self.next_seed, options=options)
@@ -70,7 +71,7 @@ class Recorder(gymnasium.Wrapper[Any, Any, Any, Any]):
         self._lives = info.get("lives") or 0
         return observation, info
 
-    def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
+    def step(self, action: Action) -> tuple[Tree, SupportsFloat, bool, bool, Info]:
         """One step, recorded."""
         outcome = observation, reward, terminated, truncated, info = self.env.step(action)
         if "guardian_stop" in info:  # nothing was executed, so there is no step to record
@@ -153,7 +154,7 @@ class Recorder(gymnasium.Wrapper[Any, Any, Any, Any]):
 
 def roll_out(
     recorder: Recorder,
-    policy: Callable[[Any], Any],
+    policy: Callable[[Tree], Action],
     generator: np.random.Generator,
     *,
     epsilons: tuple[float, ...] = (0.0,),
@@ -184,7 +185,7 @@ def roll_out(
 class MinariSink:
     """Writes a Minari dataset folder, frames without loss, episode by episode."""
 
-    def __init__(self, folder: Path, env: gymnasium.Env[Any, Any], facts: Mapping[str, Any]) -> None:
+    def __init__(self, folder: Path, env: gymnasium.Env[Tree, Action], facts: JsonMapping) -> None:
         try:
             import minari
             from minari.dataset.minari_storage import MinariStorage
@@ -204,7 +205,7 @@ class MinariSink:
             {"dataset_id": f"{folder.name}-v0", "minari_version": minari.__version__, **facts}
         )
 
-    def add(self, episode: Episode, start: Mapping[str, Any]) -> None:
+    def add(self, episode: Episode, start: JsonMapping) -> None:
         """See `Sink`."""
         from minari.data_collector import EpisodeBuffer
 
@@ -245,7 +246,7 @@ class MinariSink:
             ]
         )
 
-    def close(self, facts: Mapping[str, Any]) -> None:
+    def close(self, facts: JsonMapping) -> None:
         """See `Sink`."""
         self._storage.update_metadata(facts)
         self._writing.__exit__(None, None, None)
@@ -259,7 +260,7 @@ class MinariSink:
 class ActionLogSink:
     """Writes seeds, ALE actions, rewards and lives: kilobytes from which everything can be replayed."""
 
-    def __init__(self, file: Path, env: gymnasium.Env[Any, Any], facts: Mapping[str, Any]) -> None:
+    def __init__(self, file: Path, env: gymnasium.Env[Tree, Action], facts: JsonMapping) -> None:
         emulator: Any = env.unwrapped
         if not hasattr(emulator, "ale"):
             raise GxError("an action log needs an Atari environment (ALE/...); choose --format minari")
@@ -272,9 +273,9 @@ class ActionLogSink:
             )
         self.file = _free(file)
         self._ids = [action.value for action in emulator._action_set]
-        self._log: dict[str, Any] = {"env_id": spec.id, "kwargs": kwargs, **facts, "episodes": []}
+        self._log: Json = {"env_id": spec.id, "kwargs": kwargs, **facts, "episodes": []}
 
-    def add(self, episode: Episode, start: Mapping[str, Any]) -> None:
+    def add(self, episode: Episode, start: JsonMapping) -> None:
         """See `Sink`."""
         self._log["episodes"].append(
             {
@@ -287,7 +288,7 @@ class ActionLogSink:
             }
         )
 
-    def close(self, facts: Mapping[str, Any]) -> None:
+    def close(self, facts: JsonMapping) -> None:
         """See `Sink`; facts about safe sets are not kept, since a replay makes them anew."""
         files.write_bytes(self.file, gzip.compress(json.dumps(self._log).encode(), mtime=0))
 
@@ -302,5 +303,5 @@ def _free(path: Path) -> Path:
     return path.absolute()  # Minari mistakes its own files under a relative path
 
 
-def _is_number(value: Any) -> bool:
+def _is_number(value: object) -> bool:
     return isinstance(value, bool | int | float | np.number | np.bool_)

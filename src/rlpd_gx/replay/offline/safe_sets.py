@@ -3,7 +3,7 @@
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 
@@ -14,10 +14,11 @@ from rlpd_gx.replay.offline.dataset import ASSUMED, KNOWN, OfflineDataset
 from rlpd_gx.replay.offline.episode import same_spec
 from rlpd_gx.replay.timeline import Timeline
 from rlpd_gx.safe_sets import SafeSet, Spec
+from rlpd_gx.trees import Json, Tree
 from rlpd_gx.types import Array
 
 Sets = SafeSet | Array
-Encode = Callable[[Any, Mapping[str, Any]], Sets | tuple[Sets, Array]]
+Encode = Callable[[Tree, Mapping[str, Tree]], Sets | tuple[Sets, Array]]
 """(states [k, ...] or dict of such, context) -> k safe sets or their codes [k, width], or with known [k] bool."""
 Missing = Literal["error", "assume-all", "drop"]
 
@@ -140,7 +141,7 @@ def _encoded(sets: Sets) -> tuple[Array, Spec | None]:
     return (np.asarray(sets.encode()), sets.spec) if isinstance(sets, SafeSet) else (sets, None)
 
 
-def _context(line: Timeline, rows: slice) -> dict[str, Any]:
+def _context(line: Timeline, rows: slice) -> Json:
     """What a rule may ask for beside the state.
 
     The previous action is zero in the first row of an episode, and -1 where an id is not known.

@@ -6,11 +6,13 @@ from collections.abc import Callable, Iterable
 from functools import cache
 from importlib import import_module
 from pathlib import Path
-from typing import Any, Protocol
+from types import ModuleType
+from typing import Protocol
 
 from rlpd_gx import files, loading
 from rlpd_gx.errors import GxError
 from rlpd_gx.replay.offline.episode import Episode, Source, first_bytes
+from rlpd_gx.trees import Json
 from rlpd_gx.untrusted import pickled
 
 
@@ -40,7 +42,7 @@ def register(format: Format) -> Format:
 
 @cache
 def _included() -> dict[str, Format]:
-    modules: list[Any] = [
+    modules: list[ModuleType] = [
         import_module(f"{__name__}.{module.name}") for module in pkgutil.iter_modules(__path__)
     ]
     return {module.name: module for module in modules}
@@ -88,7 +90,7 @@ def detect(path: Path) -> str:
     raise GxError(f"{path}: not in a format known here; known are: {known}")
 
 
-def read(path: Path, name: str, options: dict[str, Any]) -> Source:
+def read(path: Path, name: str, options: Json) -> Source:
     """Open `path` with the named reader."""
     reader = find(name).read
     accepted = list(inspect.signature(reader).parameters)[1:]

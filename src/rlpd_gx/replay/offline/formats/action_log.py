@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import gymnasium
 import numpy as np
 
 from rlpd_gx import trees
@@ -18,12 +19,13 @@ from rlpd_gx.errors import GxError, missing_extra
 from rlpd_gx.frames import grey84
 from rlpd_gx.replay.offline.episode import ActionRange, Episode, Source, encode_sets, first_bytes, problem
 from rlpd_gx.safe_sets import SafeSet, Spec
+from rlpd_gx.trees import Json, Tree
 from rlpd_gx.types import Array
 from rlpd_gx.untrusted import AGAIN, gunzip, reading
 
 name = "action_log"
 description = "gzipped JSON log of Atari actions"
-Check = Callable[[Any], bool]
+Check = Callable[[Tree], bool]
 FIELDS: dict[str, tuple[str, Check]] = {
     "seed": ("a whole number from 0 to 2**63 - 1", lambda value: _is_whole(value) and 0 <= value < 2**63),
     "ale_actions": ("a list of whole numbers", lambda value: _is_list(value, _is_whole)),
@@ -43,7 +45,7 @@ KWARGS = (
 )
 LONGEST_FRAMESKIP = 64  # a damaged one would run for ever
 OBSERVATIONS = ("ram", "pixels", "both")
-SafeSetOf = Callable[[Any], SafeSet | None]  # of the live environment
+SafeSetOf = Callable[[gymnasium.Env], SafeSet | None]  # of the live environment
 
 
 def detect(path: Path) -> bool:
@@ -111,7 +113,7 @@ class _Replay:
         self.safe_set_spec: Spec | None = None
         self.index_of = {action.value: index for index, action in enumerate(env.unwrapped._action_set)}
 
-    def episode(self, number: int, record: dict[str, Any]) -> Episode:
+    def episode(self, number: int, record: Json) -> Episode:
         ale = self.env.unwrapped.ale
         actions = record["ale_actions"]
         self.env.reset(seed=int(record["seed"]))
@@ -175,7 +177,7 @@ class _Replay:
         )
 
 
-def _load(path: Path) -> dict[str, Any]:
+def _load(path: Path) -> Json:
     """The log, with everything in it of the right type and length."""
     raw = gunzip(path) if first_bytes(path, 2) == b"\x1f\x8b" else path.read_bytes()
     with reading(f"{path}: as JSON"):

@@ -9,7 +9,6 @@ import math
 import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -17,6 +16,7 @@ from rlpd_gx import trees
 from rlpd_gx.errors import GxError
 from rlpd_gx.replay.offline.episode import ActionRange, Episode, Source, problem
 from rlpd_gx.replay.offline.numbers import flags, numbers
+from rlpd_gx.trees import Json
 from rlpd_gx.types import Array
 from rlpd_gx.untrusted import npy_header
 
@@ -180,7 +180,7 @@ def _chunks(path: Path, number: int) -> Iterator[tuple[int, dict[str, Array]]]:
 def _finish(parts: list[dict[str, Array]], file: Path, first_row: int, terminated: bool) -> Iterator[Episode]:
     if not parts:
         return
-    rows: dict[str, Any] = {field: np.concatenate([part[field] for part in parts]) for field in FIELDS}
+    rows: Json = {field: np.concatenate([part[field] for part in parts]) for field in FIELDS}
     blank = 0
     while blank < min(BLANK_ROWS, len(rows["reward"]) - 1) and not (
         rows["observation"][blank].any() or rows["action"][blank] or rows["reward"][blank]

@@ -13,6 +13,7 @@ from rlpd_gx.errors import missing_extra
 from rlpd_gx.replay.offline import hdf5
 from rlpd_gx.replay.offline.episode import ActionRange, Episode, Source, problem
 from rlpd_gx.replay.offline.numbers import flags, is_numeric
+from rlpd_gx.trees import Tree
 from rlpd_gx.types import Array
 from rlpd_gx.untrusted import reading
 
@@ -138,7 +139,7 @@ def _episodes(dataset: Any, path: Path) -> Iterator[Episode]:
         first_row += steps
 
 
-def _arrays(tree: Any) -> Any:
+def _arrays(tree: Tree) -> Tree:
     """Parts of a dict by flat name; a tuple stays one."""
     arrays = trees.map_leaves(np.asarray, tree)
     return trees.named_leaves(arrays) if isinstance(arrays, dict) else arrays
