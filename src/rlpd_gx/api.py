@@ -29,7 +29,7 @@ from rlpd_gx.report import write_report
 from rlpd_gx.rules import Rule
 from rlpd_gx.trees import Json, JsonMapping
 
-GIVEN = "given_to_rlpd_gx"  # modules of this name hold objects that were handed over in Python
+GIVEN = "given_to_rlpd_gx"  # modules of this name hold objects passed to gx.train
 Rules = Rule | Iterable[Rule] | Callable[[gym.Env], object] | str
 
 
@@ -50,10 +50,10 @@ def train(
         env: a Gymnasium id, an environment class, or a function that makes one.
         rules: a rule, several that must all hold, a function env -> rules, or `module:name`; None: no guard.
         offline: a dataset, or the path of one in any supported format.
-        preset: where settings start from.
+        preset: settings to start from.
         out: folder of the run; a new one in runs/ if not given.
         progress: print a line at each `log_every`, or show a bar on a terminal.
-        guard_options: what a rules' module may hold beside its rules: state, unsafe_event, fallback, embedding,
+        guard_options: what a rules' module may define beside its rules: state, unsafe_event, fallback, embedding,
             near_miss, initial_action, parameters (see `GuardedEnv`).
         settings: any setting of `rlpd-gx train --help-all`, such as steps=20_000 or guard="shield".
     """
@@ -72,14 +72,14 @@ def train(
 
 
 class Run:
-    """A run folder: the policy in it, what it is worth, and how to continue."""
+    """A run folder: its policy, evaluation, report, and how to resume it."""
 
     def __init__(self, folder: str | Path) -> None:
         self.folder = Path(folder)
 
     @property
     def result(self) -> Json:
-        """What result.json says; empty before the run has ended."""
+        """The content of result.json; empty before the run has ended."""
         path = self.folder / "result.json"
         return json.loads(path.read_text()) if path.exists() else {}
 
@@ -100,7 +100,7 @@ class Run:
         return write_report(self.folder)
 
     def resume(self, steps: int | None = None, *, progress: bool = True) -> "Run":
-        """Continue after an interruption, or for more `steps` than the run was begun with."""
+        """Resume after an interruption, or train for more `steps` than the run was started with."""
         return continued(self.folder, steps, progress=progress)
 
     def __repr__(self) -> str:
@@ -122,7 +122,7 @@ def begin(config: Config, folder: Path, *, command: str | None = None, progress:
 
 
 def continued(folder: Path, steps: int | None = None, *, progress: bool = True) -> Run:
-    """Resume the run in a folder, for as many steps as it was begun with or for more."""
+    """Resume the run in a folder, for the number of steps it was started with, or more."""
     trainer, save, notes = resume(folder, steps=steps)
     if progress:
         for note in notes:
@@ -159,14 +159,14 @@ def _finished(trainer: Trainer, save: Saver, progress: bool) -> Run:
 def _given(env: object, rules: object, options: JsonMapping | None) -> ModuleType:
     """A module that holds the objects, so that settings can name them as `module:name` like any other."""
     number = next(n for n in itertools.count(1) if f"{GIVEN}_{n}" not in sys.modules)
-    module = ModuleType(f"{GIVEN}_{number}", "Objects that were handed to gx.train.")
+    module = ModuleType(f"{GIVEN}_{number}", "Objects passed to gx.train.")
     vars(module).update(options or {}, env=env, rules=rules)
     sys.modules[module.__name__] = module
     return module
 
 
 def _name(thing: object, given: ModuleType, name: str) -> str:
-    """What the settings call an environment or rules: its own name if any process can find it, else the one given."""
+    """The name of an environment or rules in the settings: its own if any process can import it, else the one given."""
     if isinstance(thing, str):
         return thing
     if isinstance(thing, gym.Env):

@@ -86,9 +86,9 @@ class DataConfig:
         if whole < 1 or abs(whole - round(whole)) > 1e-9:
             raise GxError(f"utd must be a whole number such as 4, or 1/n such as 0.25, got {self.utd}")
         if not 0 < self.gamma <= 1:
-            raise GxError(f"gamma must lie in (0, 1], got {self.gamma}")
+            raise GxError(f"gamma must be in (0, 1], got {self.gamma}")
         if not all(0 <= ratio <= 1 for ratio in self.online_ratio):
-            raise GxError(f"online_ratio must lie in [0, 1], got {self.online_ratio}")
+            raise GxError(f"online_ratio must be in [0, 1], got {self.online_ratio}")
         if min(self.interval) < 1:
             raise GxError(f"interval must be 1 or more, got {self.interval}")
 
@@ -153,7 +153,7 @@ class LearnerConfig:
     def __post_init__(self) -> None:
         if not 0 <= self.target_subset <= self.ensemble_size:
             raise GxError(
-                f"target_subset must lie in 0 (all) to ensemble_size {self.ensemble_size}, got {self.target_subset}"
+                f"target_subset must be from 0 (all) to ensemble_size {self.ensemble_size}, got {self.target_subset}"
             )
         for name in ("ensemble_size", "learning_rate", "tau", "temperature"):
             if not getattr(self, name) > 0:

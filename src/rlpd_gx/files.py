@@ -41,7 +41,7 @@ def whole_file(path: Path) -> Iterator[IO[bytes]]:
 
 @contextmanager
 def whole_folder(path: Path) -> Iterator[Path]:
-    """A folder to fill that is renamed to `path`, which must not exist, when the block ends; or nothing stays."""
+    """A folder that is renamed to `path`, which must not exist, when the block ends; an error leaves nothing."""
     path = Path(path)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -57,7 +57,7 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
 
 
 def raised(error: BaseException) -> str:
-    """`raised KeyError: 'x' (my_env.py, line 12)`: what somebody else's code raised, and where."""
+    """`raised KeyError: 'x' (my_env.py, line 12)`: what external code raised, and where."""
     trace = error.__traceback__
     while trace is not None and trace.tb_next is not None:
         trace = trace.tb_next

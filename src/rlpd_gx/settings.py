@@ -15,7 +15,7 @@ from rlpd_gx.errors import GxError
 from rlpd_gx.loading import did_you_mean
 
 FORMAT = 2
-"""Changes with the meaning of settings: a run of another format is refused, never reinterpreted."""
+"""Changes whenever a setting changes its meaning: a run of another format is refused, not reinterpreted."""
 COMMAND_LINE = "command line"
 """The source of flags: errors name the flag itself."""
 SECTIONS = {"run": RunConfig, "data": DataConfig, "learner": LearnerConfig}
@@ -41,19 +41,19 @@ class Setting:
 
     @property
     def flag(self) -> str:
-        """As it is typed."""
+        """The flag, as typed."""
         return f"--{self.name.replace('_', '-')}"
 
     @property
     def metavar(self) -> str:
-        """What stands for a value in the help."""
+        """The placeholder for a value in the help."""
         kind = get_args(self.type)[0] if get_origin(self.type) is tuple else self.type
         one = {int: "N", float: "X", str: "TEXT"}.get(kind, "JSON" if self.type == Settings else "WORD")
         return f"{one},..." if get_origin(self.type) is tuple and kind is not str else one
 
     @property
     def choices(self) -> tuple[str, ...]:
-        """The words it can be, where it is a choice."""
+        """The allowed words, where it is a choice."""
         return get_args(self.type) if get_origin(self.type) is Literal else ()
 
     def value(self, config: Config) -> Any:
@@ -74,7 +74,7 @@ def with_values(config: Config, values: Mapping[str, Any], source: str) -> Confi
 
 
 def preset_values(name: str) -> Settings:
-    """What a preset changes."""
+    """The settings that a preset changes."""
     if not isinstance(name, str) or name not in PRESETS:
         raise GxError(f"there is no preset {name!r}; there are {', '.join(PRESETS)}")
     return PRESETS[name]

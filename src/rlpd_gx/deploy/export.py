@@ -80,7 +80,7 @@ class Export:
         identity = GuardIdentity.of_task(task)
         if identity.unreadable:
             raise GxError(
-                f"{path}: a policy under {config.run.rules} could not be loaded again, since no fingerprint can cover "
+                f"{path}: a policy under {config.run.rules} could not be loaded again, since no fingerprint covers "
                 f"{', '.join(identity.unreadable)}; read such things when the module is imported, and train again"
             )
         about["fingerprints"] = dict(identity.fingerprints)
@@ -88,7 +88,7 @@ class Export:
 
     @classmethod
     def read(cls, path: Path) -> "Export":
-        """An exported folder, checked to be what was written."""
+        """An exported folder, with its checksums verified."""
         try:
             about = json.loads((path / ABOUT).read_bytes())
             tensors = (path / TENSORS).read_bytes()
@@ -140,7 +140,7 @@ class Export:
         return Task(settings.with_values(Config(), asked, f"{self.source}/{ABOUT}"))
 
     def network(self, seed: int = 0) -> PolicyNetwork:
-        """The actor on the CPU; `seed` is that of sampled actions."""
+        """The actor on the CPU; `seed` is for sampled actions."""
         config = settings.with_values(Config(), self.about["learner"], f"{self.source}/{ABOUT}").learner
         spec = self.about["safe_set_spec"]
         return restored(self.tensors, config, self.observation_space, self.action_space, spec, seed)
@@ -192,7 +192,7 @@ class PolicyGuard:
 
 
 class Policy:
-    """Proposes with the actor and certifies with the rules of its training: same state and context, same verdict.
+    """Proposes with the actor and certifies with the rules it was trained under: same state and context, same verdict.
 
     Rules that read more than the observation need `state`.
     """
@@ -273,7 +273,7 @@ def load_policy(
 
     The checksums are verified first; then the module that policy.json names is imported, unless its `rules` are given,
     with those of its options that it has: state, fallback, near_miss, initial_action, parameters, unsafe_event.
-    `seed` is that of sampled actions.
+    `seed` is for sampled actions.
     """
     if unknown := sorted(set(options) - set(OPTIONS)):
         raise GxError(f"load_policy has no option {unknown[0]!r}; beside rules it takes {', '.join(OPTIONS)}")

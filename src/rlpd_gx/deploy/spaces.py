@@ -9,7 +9,7 @@ from rlpd_gx.types import Array
 
 
 def to_json(space: gym.Space) -> Json:
-    """What a space is made of."""
+    """The definition of a space as JSON values."""
     if isinstance(space, gym.spaces.Box):
         bounds = {"low": _numbers(space.low), "high": _numbers(space.high)}
         return {"kind": "box", "shape": list(space.shape), "dtype": space.dtype.name, **bounds}
@@ -19,7 +19,9 @@ def to_json(space: gym.Space) -> Json:
         return {"kind": "binary", "n": space.n if isinstance(space.n, int) else list(space.n)}
     if isinstance(space, gym.spaces.Dict):
         return {"kind": "dict", "parts": {name: to_json(part) for name, part in space.spaces.items()}}
-    raise GxError(f"a policy on {space} cannot be exported; the Learner knows Box, Discrete and dicts of Box")
+    raise GxError(
+        f"a policy on {space} cannot be exported; the Learner supports Box, Discrete and dicts of Box"
+    )
 
 
 def from_json(value: Json) -> gym.Space:

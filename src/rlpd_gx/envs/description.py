@@ -1,4 +1,4 @@
-"""What the loop has to know about an environment beyond its spaces, so that no task is named there."""
+"""What the loop needs of an environment beyond its spaces, so that it names no task."""
 
 from dataclasses import dataclass, field
 

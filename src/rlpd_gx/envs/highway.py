@@ -17,7 +17,7 @@ LENGTH_METRES = 5.0
 
 
 def traffic(env: Any, observation: Tree, info: Info) -> Json:
-    """The road as the rules read it: own place, speed and lane, and the same of every other vehicle."""
+    """The road as the rules read it: own position, speed and lane, and those of every other vehicle."""
     simulator = env.unwrapped
     road, ego = simulator.road, simulator.vehicle
     others = [v for v in road.vehicles if v is not ego]
@@ -33,7 +33,7 @@ def traffic(env: Any, observation: Tree, info: Info) -> Json:
 
 
 def _free(state: Json, lane: int) -> bool:
-    """Whether the gap beside or around us in a lane is wide enough, for us and for whoever comes from behind."""
+    """Whether the gap beside or around us in a lane is wide enough, also for the vehicle behind us there."""
     if not 0 <= lane < state["lanes"]:
         return False
     there = state["others_lane"] == lane

@@ -1,4 +1,4 @@
-"""Making an environment from its name, with a sentence when it or its package is missing."""
+"""Making an environment from its name, with a clear error when it or its package is missing."""
 
 import importlib
 import re
@@ -17,7 +17,7 @@ EXTRAS = {  # module that is missing -> (package, extra)
     "ale_py": ("ale-py", "atari"),
     "gymnasium_robotics": ("gymnasium-robotics", "robotics"),
 }
-REGISTERING = {  # module that registers them -> how their names begin
+REGISTERING = {  # module that registers environments -> prefixes of their names
     "rlpd_gx.envs.probes": ("Probe/",),
     "highway_env": ("highway", "merge", "roundabout", "intersection", "parking"),
     "ale_py": ("ALE/",),
@@ -29,7 +29,7 @@ ATARI = re.compile(r"Atari/(?P<game>\w+)-(?P<observation>ram|pixels)")
 def make(env_id: str, **options: Any) -> gym.Env:
     """An environment by name; errors are sentences.
 
-    A name that Gymnasium knows; one of our Atari games, such as Atari/Pong-ram; or `module:name` of a class, of a
+    A name registered in Gymnasium; one of our Atari games, such as Atari/Pong-ram; or `module:name` of a class, of a
     function that returns an environment, or of a name that the module registers.
     """
     try:
@@ -73,7 +73,7 @@ def _registered(env_id: str) -> str:
 
 
 def _own(env_id: str) -> str | EnvSpec:
-    """Somebody's own environment, named as `module:name`."""
+    """A user's own environment, named as `module:name`."""
     module, name = load_module(env_id, "env")
     if name in gym.registry:
         return name
@@ -92,7 +92,7 @@ def _own(env_id: str) -> str | EnvSpec:
 
 
 def _module_of(entry_point: object) -> str | None:
-    """The module of what a registered name makes: a callable, or `module:name`."""
+    """The module of a registered entry point: a callable, or `module:name`."""
     return (
         entry_point.partition(":")[0]
         if isinstance(entry_point, str)

@@ -34,7 +34,7 @@ def joint_state(env: Any, observation: Tree, info: Info) -> dict[str, np.ndarray
 def stored_joint_state(observations: np.ndarray) -> dict[str, np.ndarray]:
     """The same from stored observations [k, d] of Hopper, Walker2d and HalfCheetah, for offline data.
 
-    Their last numbers are the velocities, the root's three first; before them lie as many angles, without the
+    Their last numbers are the velocities, the root's three first; before them are as many angles, without the
     root's position. Hopper and Walker2d clip velocities at 10: beyond that, stored power is underestimated.
     """
     joints = {11: 3, 17: 6}[observations.shape[-1]]

@@ -57,11 +57,11 @@ class Probe(gym.Env[Array, Action], ABC):
         return self.reward(observation, action)  # nothing comes after a single step
 
     def snapshot(self) -> Json:
-        """All that the next steps and episodes depend on."""
+        """Everything that the next steps and episodes depend on."""
         return {"step": self._step, "sign": self._sign, "random": random_state(self)}
 
     def restore(self, snapshot: Json) -> None:
-        """Go on where `snapshot` was taken."""
+        """Restore a snapshot."""
         self._step, self._sign = snapshot["step"], snapshot["sign"]
         set_random_state(self, snapshot["random"])
 
@@ -75,7 +75,7 @@ class Probe(gym.Env[Array, Action], ABC):
 
 
 class Constant(Probe):
-    """One step, reward 1 whatever is seen or done: Q = 1. Can the critic learn a number at all?"""
+    """One step, reward 1 whatever is seen or done: Q = 1. Can the critic learn a constant?"""
 
     def reward(self, observation: npt.ArrayLike, action: npt.ArrayLike) -> Array:
         return np.ones_like(self._scalars(observation, action)[0])
@@ -139,7 +139,7 @@ class Lure(Probe):
 
     At the second step the reward is 0, 1 or 5 for the three actions (the last is forbidden), or 5a (allowed up to
     0.2): at most 1 under the rule. `q` is the guarded value: a first step is worth gamma, where an unguarded
-    backup believes `5 gamma`. The value of the forbidden action itself is what executing it would bring.
+    backup gives `5 gamma`. The value of the forbidden action itself is what executing it would yield.
     """
 
     length = 2

@@ -40,7 +40,7 @@ COMMON: Json = {
 OFFLINE: Json = {
     "online_ratio": (0.7,), "clone_weight": (0.1, 0.2), "normalise": True,
 }  # fmt: skip
-# What the networks see of RAM, by public maps of it: Pong's ball across and down, the opponent's paddle and ours;
+# RAM bytes that the networks see, from public RAM maps: Pong's ball across and down, the opponent's paddle and ours;
 # Freeway's chicken and its ten cars.
 PONG: Json = {"observed": (49, 54, 50, 51), "changes": True, "hidden_sizes": "128,128"}
 FREEWAY: Json = {"observed": (14, *range(108, 118)), "changes": True, "hidden_sizes": "128,128"}

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 LIMIT, TOLERANCE = 10.0, 1e-6
 RESULTS = Path("results/hopper")
 STUDENT = {2: 12.706, 3: 4.303, 4: 3.182, 5: 2.776}  # 97.5% points of Student's t, by the number of seeds
-# What all presets share, so that the guard is the difference. Chosen on seed 11; seeds 0 to 4 came after.
+# Shared by all presets, so that only the guard differs. Chosen on seed 11, before seeds 0 to 4 were run.
 BUDGET: Json = {
     "ensemble_size": 2,
     "target_subset": 2,

@@ -1,4 +1,4 @@
-"""What look-ahead is worth in a game: the same policy and seeds, without a guard and with one."""
+"""The effect of look-ahead in a game: the same policy and seeds, without a guard and with one."""
 
 import time
 from collections.abc import Callable
@@ -18,7 +18,7 @@ Policy = Callable[[Tree], Action]
 
 @dataclass
 class Arm:
-    """One way of playing: what happened in all steps so far."""
+    """One arm of the comparison: what happened in all its steps so far."""
 
     steps: int = 0
     events: int = 0
@@ -40,7 +40,7 @@ def play(
     enough: Callable[[Arm], bool],
     tell: Callable[[Arm], None] = lambda arm: None,
 ) -> Arm:
-    """Play whole games one after the other, each with a seed of its own, until it is enough."""
+    """Play whole games one after the other, each with its own seed, until `enough`."""
     arm = Arm()
     observation, _ = env.reset(seed=seed)
     while not enough(arm):

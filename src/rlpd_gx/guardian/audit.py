@@ -28,7 +28,7 @@ class Audit:
     """Counts verdicts; appends corrections to a file if it has one. Read a file back with `Audit.read`.
 
     Threads may share it. A copy (`copy.deepcopy`, pickle) starts from the counts so far, counts for itself, and
-    writes no file: two writers would tell two stories in one.
+    writes no file: two writers would mix their lines in one file.
     """
 
     def __init__(self, path: str | os.PathLike[str] | None = None) -> None:
@@ -78,7 +78,7 @@ class Audit:
             return {"tally": self.tally.as_dict(), "at_episode_start": self._at_episode_start}
 
     def load_state(self, state: JsonMapping) -> None:
-        """Go on counting from a state."""
+        """Restore the counts of a state."""
         with self.lock:
             self.tally = Tally.from_dict(state["tally"])
             self._at_episode_start = state["at_episode_start"]
@@ -102,14 +102,14 @@ class Audit:
                     self._write(self._correction(batch[i]))
 
     def record_stop(self, reasons: Mapping[int, str]) -> None:
-        """Count proposals to which there was no answer at all."""
+        """Count proposals in place of which nothing could be executed."""
         with self.lock:
             for reason in reasons.values():
                 self.tally.add_stop(reason)
                 self._write({"event": "stop", "step": self.tally.proposals, "reason": reason})
 
     def end_episode(self, *, unsafe_event: int | None = None, corrected: bool | None = None) -> None:
-        """Close an episode; `unsafe_event` (whether, or how often) is None where nobody looked for one."""
+        """Close an episode; `unsafe_event` (whether, or how often) is None where none was looked for."""
         with self.lock:
             tally = self.tally
             if corrected is None:
@@ -152,14 +152,14 @@ class Audit:
     def _write(self, line: Json) -> None:
         if self._file is None:
             return
-        if os.fstat(self._file).st_size == 0:  # a resumed run has cut the file back to nothing
+        if os.fstat(self._file).st_size == 0:  # a resumed run has truncated the file to nothing
             self._torn = False
             self._append(self._start())
         self._append(line)
 
     def _append(self, line: Json) -> None:
         assert self._file is not None
-        # Nothing is held back: a kill can tear the last line at most.
+        # Written at once: a killed process can tear the last line at most.
         left = memoryview(b"\n" * self._torn + (json.dumps(line, default=str) + "\n").encode())
         try:
             while left:
@@ -172,7 +172,7 @@ class Audit:
     def _not_written(self, error: OSError) -> GxError:
         return GxError(f"the audit file {self.path} cannot be written: {error.strerror}")
 
-    # --- answering ---------------------------------------------------------------------------------------
+    # --- summaries ---------------------------------------------------------------------------------------
 
     def upper_bound(self, confidence: float = 0.95) -> float:
         """Exact (Clopper-Pearson) upper bound on the share of episodes with an unsafe event.
@@ -259,8 +259,8 @@ class Audit:
     def read(cls, path: str | os.PathLike[str]) -> tuple["Audit", list[Json]]:
         """An audit and its corrections and stops from a file; `damaged_lines` of it cannot be read.
 
-        Runs that were appended to one file are added up. Of an episode that never ended, the corrections are
-        known, and the allowed proposals before the last of them.
+        Runs that were appended to one file are added up. Of an episode that never ended, the file has the corrections
+        and the number of allowed proposals before the last of them.
         """
         try:
             lines = Path(path).read_bytes().split(b"\n")
@@ -289,7 +289,7 @@ class Audit:
         return audit, events
 
     def _replay(self, event: Json) -> None:
-        """Count what a line of a file says; a line that cannot be read changes nothing."""
+        """Count one line of a file; a line that cannot be read changes nothing."""
         if event["event"] == "episode":
             self.tally = Tally.from_dict(event["tally"])
             return
@@ -303,7 +303,7 @@ class Audit:
 
 
 def _verdict(event: Json, ungraded: frozenset[str]) -> Verdict:
-    """The verdict that a `correction` line tells of, as far as it is counted."""
+    """The verdict in a `correction` line, as far as it is counted."""
 
     def number(value: float | None) -> float:
         return float("nan") if value is None else float(value)

@@ -16,12 +16,12 @@ from rlpd_gx.safe_sets import Box, ConvexSet, Intersection, Union
 from rlpd_gx.safe_sets.backend import distances
 from rlpd_gx.types import Action
 
-LEAST_BAD = 1e-6  # the margin of the least bad action is the largest there is, up to this share of it
-BINDING = 1e-6  # a rule binds when the executed action lies this close to its boundary, in the rule's units
+LEAST_BAD = 1e-6  # the margin of the least bad action is the largest possible, up to this relative error
+BINDING = 1e-6  # a rule binds when the executed action is this close to its boundary, in the rule's units
 
 
 class BoxJudge:
-    """Structured rules become convex sets and are projected onto exactly; for bare predicates a search is made."""
+    """Projects exactly onto structured rules, which are convex sets; searches where rules are bare predicates."""
 
     def __init__(self, space: gym.spaces.Box, rules: Sequence[Rule], metric: npt.ArrayLike | None) -> None:
         self.rules, self.space, self.warned = rules, space, set[str]()
@@ -97,7 +97,7 @@ class BoxJudge:
             here = Intersection(self.hard, *(subsets[a] for a in atoms if a in subsets))
             point, found, none = here.nearest(proposed, self.metric)
             converged &= found | none
-            # No action of this alternative is nearer than its convex part; where that is unknown, any may be.
+            # No action of this alternative is nearer than its convex part; where that is unknown, it may be anywhere.
             distance = np.where(found, self._distance(point, proposed), np.inf)
             possible = np.minimum(possible, np.where(found | none, distance, 0.0))
             opaque = [a for a in atoms if a not in subsets]

@@ -35,8 +35,8 @@ class Worker:
 
     def _start(self) -> None:
         self._calls: queue.SimpleQueue[tuple[Callable[[], object], queue.SimpleQueue]] = queue.SimpleQueue()
-        self._turn = threading.Lock()  # held while somebody waits for an answer
-        self._busy = threading.Event()  # set while a call runs; still set in the next turn if it is late
+        self._turn = threading.Lock()  # held while a caller waits for an answer
+        self._busy = threading.Event()  # set while a call runs; if it is late, still set at the next call
         self._thread: threading.Thread | None = None
         self._process = os.getpid()
 
@@ -82,7 +82,7 @@ class Worker:
             call, answer = self._calls.get()
             try:
                 outcome: tuple[object, BaseException | None] = (call(), None)
-            except BaseException as error:  # handed to whoever waits
+            except BaseException as error:  # raised in the waiting caller
                 outcome = (None, error)
             self._busy.clear()
             answer.put(outcome)

@@ -11,7 +11,7 @@ from rlpd_gx.types import Action, Context, Verdict
 
 
 class EpisodeTracker:
-    """What rules may need to know of an episode, and what the audit counts of it."""
+    """The context that rules may need of an episode, and what the audit counts of it."""
 
     def __init__(
         self, guardian: Guardian, initial_action: Action, parameters: object, *, watched: bool
@@ -34,7 +34,7 @@ class EpisodeTracker:
         self.corrected |= verdict.corrected
 
     def end(self) -> None:
-        """The episode is over, or left as it stands; one without a step is not counted, nor any twice."""
+        """The episode is over or abandoned; it is counted once, and only if it had a step."""
         if self.running and self.time > 0:
             self._count()
         self.running = False
@@ -62,7 +62,7 @@ class EpisodeTracker:
         }
 
     def restore(self, snapshot: Json) -> None:
-        """Go on from a snapshot."""
+        """Restore a snapshot."""
         self.previous_action, self.time = snapshot["previous"], snapshot["time"]
         self.running, self.corrected = snapshot["running"], snapshot["corrected"]
         self.unsafe_events = snapshot["unsafe_events"]
@@ -93,5 +93,5 @@ def _batch(values: list[Tree]) -> Tree:
 
 
 def private(value: Tree) -> Tree:
-    """A copy of arrays, also inside dicts and tuples, that nobody else writes into."""
+    """A copy of arrays, also inside dicts and tuples, that no other code writes into."""
     return map_leaves(lambda leaf: leaf.copy() if isinstance(leaf, np.ndarray) else leaf, value)

@@ -20,9 +20,9 @@ JOINT_LIMIT = 4096  # MultiDiscrete spaces with more joint actions are judged co
 
 
 class FiniteJudge:
-    """Every action of the space is asked about; the nearest allowed one is found under the embedding.
+    """Asks the rules about every action of the space and takes the nearest allowed one under the embedding.
 
-    Lazy rules are asked about the proposal first, then about the others from the nearest on, until one passes.
+    Lazy rules are asked about the proposal first, then about the others, nearest first, until one passes.
     """
 
     def __init__(
@@ -114,9 +114,9 @@ class FiniteJudge:
         preference: np.ndarray | None,
         complete: bool,
     ) -> None:
-        """Fill in what lazy rules say, row by row; unless `complete`, no further than the nearest allowed action.
+        """Fill in the answers of lazy rules, row by row; unless `complete`, only up to the nearest allowed action.
 
-        An action that another rule forbids already is not asked about.
+        Actions that another rule already forbids are skipped.
         """
         ids = np.arange(self.n)
         for row in range(reader.states.count):
@@ -187,7 +187,7 @@ class FiniteJudge:
 
 
 class ComponentJudge:
-    """MultiDiscrete spaces too large to enumerate: masks per component, each component moved on its own."""
+    """MultiDiscrete spaces too large to enumerate: masks per component, each component projected on its own."""
 
     def __init__(
         self, space: gym.spaces.MultiDiscrete, rules: Sequence[Rule], embedding: npt.ArrayLike | None

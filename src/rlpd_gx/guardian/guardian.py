@@ -32,17 +32,17 @@ class Guardian:
     Args:
         action_space: Discrete, MultiDiscrete or Box.
         rules: a rule, or several that must all hold.
-        embedding: places of discrete actions [n, k], between which distances are measured.
-        fallback: an action (or state -> action) to run when the rules cannot be asked. It must be safe by
-            itself: rules that can still be asked are asked about it, the others are not.
+        embedding: coordinates of discrete actions [n, k]; distances are measured between them.
+        fallback: an action (or state -> action) to run when some rule cannot be asked. It must be safe by
+            itself: only the rules that can still be asked check it.
         mode: "enforce", or "monitor": report what would have been blocked and let it through.
-        deadline: seconds a verdict may take. Where the fallback is a function, half of it is kept for calling it;
-            one that is late is not waited for.
+        deadline: seconds a verdict may take. If the fallback is a function, half of that time is reserved for
+            it; the Guardian does not wait for a late one.
         metric: weights of the action components in distances (Box spaces) [d].
         near_miss: proposals with a margin below this, in the rule's units, are counted as near misses.
         audit: a file to which corrections are appended, or an `Audit`.
 
-    Threads may share a Guardian. A copy (`copy.deepcopy`, pickle) counts for itself and writes no file.
+    Threads may share a Guardian. A copy (`copy.deepcopy`, pickle) has its own counts and writes no file.
     """
 
     def __init__(
@@ -85,7 +85,7 @@ class Guardian:
 
     def __getstate__(self) -> Json:
         state = {k: v for k, v in vars(self).items() if k not in ("_memory", "_recall")}
-        return state | {"_audit": self.audit}  # with what the memory has counted
+        return state | {"_audit": self.audit}  # including what the memory has counted
 
     def __setstate__(self, state: Json) -> None:
         self.__dict__.update(state)
@@ -167,9 +167,10 @@ class Guardian:
         return judgement.safe_set
 
     def end_episode(self, *, unsafe_event: int | None = None, corrected: bool | None = None) -> None:
-        """Tell the audit that an episode is over, and whether (or how often) an unsafe event happened in it.
+        """Count an episode in the audit, and whether (or how often) an unsafe event happened in it.
 
-        None means that nobody looked. `corrected` is needed only where several episodes run side by side.
+        None means that unsafe events were not looked for. `corrected` is needed only where several episodes run in
+        parallel.
         """
         self.audit.end_episode(unsafe_event=unsafe_event, corrected=corrected)
 
@@ -182,7 +183,7 @@ class Guardian:
         preference: np.ndarray | None,
         answers: Answers | None = None,
     ) -> VerdictBatch:
-        """`answers`: what mask rules have said already, so that they are not asked twice."""
+        """`answers`: what mask rules have already returned, so that they are not called twice."""
         clock = Clock(self.deadline)
         judge, seen = self._judge, states
         if answers is not None:
@@ -194,7 +195,7 @@ class Guardian:
             judgement = self._rules_worker.run(lambda: judge.judge(seen, actions, preference), limit)
         except Missed as late:
             judgement = self._unknown(states.count, str(late))
-        except Exception as error:  # a fault of ours is no reason to let an action through
+        except Exception as error:  # an error in our own code must not let an action through
             judgement = self._unknown(states.count, f"internal error, {type(error).__name__}: {error}")
         judgement.failures.update(wrong)
         judgement.margins[:, list(wrong)] = np.nan
@@ -237,7 +238,9 @@ class Guardian:
             return None
         try:
             if callable(fallback):
-                half = None if clock.left is None else clock.left / 2  # the rest is for asking the rules
+                half = (
+                    None if clock.left is None else clock.left / 2
+                )  # the rest is for checking it by the rules
                 fallback = self._fallback_worker.run(partial(fallback, state), half)
             action = self._typed(fallback)
             margins = self._margins_at(judgement, row, action, clock)
@@ -259,7 +262,7 @@ class Guardian:
         try:
             action = self._typed(action)
             margins = self._margins_at(judgement, row, action, clock)
-        except Exception:  # not an action at all: then there is none to go back to
+        except Exception:  # not an action at all: nothing to fall back to
             return None
         return (action, margins) if self.action_space.contains(action) and (margins >= 0).all() else None
 
@@ -343,7 +346,7 @@ def _as_context(context: ContextLike) -> Context:
 
 
 def _distinct(names: Sequence[str]) -> tuple[str, ...]:
-    """Names with a number behind those that stand more than once."""
+    """Names, with a number appended to repeated ones."""
     distinct: list[str] = []
     for name in names:
         number = 1

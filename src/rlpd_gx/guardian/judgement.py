@@ -13,7 +13,7 @@ from rlpd_gx.types import Action, Status
 
 STATUSES = tuple(Status)
 ALLOWED, PROJECTED, FALLBACK, INEVITABLE = range(4)
-ACTION_SPACE = "action space"  # binds, like a rule, where a proposal lies outside
+ACTION_SPACE = "action space"  # binds like a rule where a proposal is outside it
 
 
 @dataclass
@@ -54,7 +54,7 @@ class Judge(Protocol):
     ) -> Judgement:
         """Judge proposals [B, ...], already checked to be of the space's shape.
 
-        `complete`: leave no action of a finite space untested, though the proposal may not need it.
+        `complete`: test every action of a finite space, even if the proposal does not need it.
         """
         ...
 

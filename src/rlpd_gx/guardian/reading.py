@@ -1,4 +1,4 @@
-"""Asking rules about a batch of states; each way in which an answer can be unusable becomes a reason."""
+"""Asking rules about a batch of states; every unusable answer becomes a reason."""
 
 import warnings
 from collections.abc import Callable
@@ -18,7 +18,7 @@ from rlpd_gx.types import Action, Context, State
 
 @dataclass(frozen=True)
 class States:
-    """A batch of states and contexts, as rules want to see them: one by one, or all at once.
+    """A batch of states and contexts, for rules that take one state and for rules that take a batch.
 
     A batch is an array [B, ...], a dict or tuple of such arrays, or a list of B objects. A context's fields are
     batched the same way.
@@ -63,7 +63,7 @@ class States:
 
 
 def as_batch(proposed: Action) -> np.ndarray:
-    """One proposal as a batch of one; what is no array at all becomes one that no judge accepts."""
+    """One proposal as a batch of one; what is not an array becomes one that every judge rejects."""
     try:
         return np.asarray(to_numpy(proposed))[None]
     except ValueError:
@@ -119,7 +119,7 @@ class Reader:
 
     states: States
     failures: dict[int, str] = field(default_factory=dict)
-    warned: set[str] = field(default_factory=set)  # shared by a Guardian's readers: say it once
+    warned: set[str] = field(default_factory=set)  # shared by a Guardian's readers: warn once
     silent: dict[Atom, set[int]] = field(default_factory=dict)  # which rules failed where
 
     def fail(self, row: int, atom: Atom, what: str) -> None:
@@ -127,10 +127,10 @@ class Reader:
         self.silent.setdefault(atom, set()).add(row)
 
     def call(self, atom: Atom, check: Callable[[Tree], Columns], blank: Row, *actions: np.ndarray) -> Columns:
-        """Checked answers for all states, as columns [B, ...]; `blank` stands where the rule failed.
+        """Checked answers for all states, as columns [B, ...]; `blank` is used where the rule failed.
 
         A batched rule that fails as a whole is asked again state by state, so that one bad state does not
-        cost the others.
+        fail the others.
         """
         count = self.states.count
         actions = tuple(read_only(np.array(a)) for a in actions)
@@ -207,7 +207,7 @@ class Reader:
 def tree_margin(rule: Rule, of_atom: Callable[[Atom], np.ndarray]) -> np.ndarray:
     """The margin of a rule made of atoms: the least for `&`, the largest for `|`.
 
-    NaN is "unknown": an `&` with a broken part is broken whatever the unknown one says, an `|` with a part that
+    NaN is "unknown": an `&` with a broken part is broken whatever the unknown part is, and an `|` with a part that
     holds, holds.
     """
     if isinstance(rule, Combined):

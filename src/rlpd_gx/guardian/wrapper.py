@@ -25,7 +25,7 @@ UnsafeEvent = Callable[[Tree, SupportsFloat, bool, bool, Info], bool]
 
 class GuardedEnv(gym.Wrapper, gym.utils.RecordConstructorArgs):
     """Executes only actions that the rules allow. `info["guardian"]` holds the verdict of each step, and
-    `info["unsafe_event"]` what `unsafe_event` said of it.
+    `info["unsafe_event"]` the answer of `unsafe_event`.
 
     Args:
         env: the environment to guard.
@@ -37,10 +37,10 @@ class GuardedEnv(gym.Wrapper, gym.utils.RecordConstructorArgs):
         parameters: what rules that need parameters see; a function of the step, or a constant.
         guardian: options of the Guardian (fallback, embedding, mode, deadline, audit, ...).
 
-    A copy (`copy.deepcopy`, pickle) goes on by itself from here: it has its own counts, and writes no audit file.
+    A copy (`copy.deepcopy`, pickle) is independent: it has its own counts and writes no audit file.
 
-    An episode for which no action may be executed ends: `step` returns truncated=True with the observation
-    unchanged, and nothing has been executed.
+    Where no action may be executed, the episode ends: `step` returns truncated=True and the last observation, and
+    nothing has been executed.
     """
 
     def __init__(
@@ -73,7 +73,7 @@ class GuardedEnv(gym.Wrapper, gym.utils.RecordConstructorArgs):
         return self.guardian.audit
 
     def reset(self, *, seed: int | None = None, options: Json | None = None) -> tuple[Tree, Info]:
-        """Begin an episode; one that was left unfinished is counted as it stands."""
+        """Begin an episode; an unfinished one is counted as it is."""
         self._episode.end()
         observation, info = self.env.reset(seed=seed, options=options)
         self._episode.begin()
@@ -93,7 +93,7 @@ class GuardedEnv(gym.Wrapper, gym.utils.RecordConstructorArgs):
             self._last = None
             info = {k: v for k, v in info.items() if k != "guardian"}
             return observation, 0.0, False, True, {**info, "guardian_stop": str(stop)}
-        # The environment gets a copy of its own: what it does to it must not become the previous action.
+        # The environment gets its own copy: if it writes into it, the previous action must not change.
         observation, reward, terminated, truncated, info = self.env.step(private(verdict.action))
         info = {**info, "guardian": verdict}
         self._episode.step(verdict)
@@ -126,9 +126,9 @@ class GuardedEnv(gym.Wrapper, gym.utils.RecordConstructorArgs):
         return None if safe_sets is None else safe_sets[0]
 
     def snapshot(self) -> Json:
-        """Where this wrapper is (not what it wraps): arrays and JSON values, for `restore`.
+        """The state of this wrapper (not of what it wraps): arrays and JSON values, for `restore`.
 
-        Of `info` it keeps what JSON and arrays can hold; rules that read more of it need a fresh episode.
+        Only JSON values and arrays of `info` are kept; rules that read more of it need a fresh episode.
         """
         observation, info = (None, {}) if self._last is None else self._last
         return {
@@ -142,7 +142,7 @@ class GuardedEnv(gym.Wrapper, gym.utils.RecordConstructorArgs):
         }
 
     def restore(self, snapshot: Json) -> None:
-        """Go on from a snapshot of a guarded environment made in the same way."""
+        """Restore a snapshot of a guarded environment made in the same way."""
         observation = snapshot["observation"]
         self._last = (observation.get("", observation), dict(snapshot["info"]))
         self._episode.restore(snapshot)
@@ -154,7 +154,7 @@ class GuardedEnv(gym.Wrapper, gym.utils.RecordConstructorArgs):
         return self._last
 
     def close(self) -> None:
-        """Close the environment; an unfinished episode is counted as it stands."""
+        """Close the environment; an unfinished episode is counted as it is."""
         self._episode.end()
         super().close()
 
@@ -217,7 +217,7 @@ class GuardedVectorEnv(VectorWrapper):
         """Execute the nearest allowed actions."""
         if self._last is None:
             raise gym.error.ResetNeeded("call reset() before step()")
-        # Members that only reset in this step execute nothing; what they are handed is a valid action all the same.
+        # Members that reset in this step execute nothing, but still need a valid action.
         executed = self.guardian.blank_actions(self.num_envs)
         running = np.array([e.running for e in self._episodes])
         alive = np.flatnonzero(running).tolist()
@@ -243,7 +243,7 @@ class GuardedVectorEnv(VectorWrapper):
         return observations, rewards, terminated, truncated, infos
 
     def close(self, **kwargs: Any) -> None:
-        """Close the environments; unfinished episodes are counted as they stand."""
+        """Close the environments; unfinished episodes are counted as they are."""
         for episode in self._episodes:
             episode.end()
         super().close(**kwargs)
@@ -258,7 +258,7 @@ class GuardedVectorEnv(VectorWrapper):
         return list(self.guardian.certify_batch(states, proposed[alive], context=context))
 
     def _unsafe(self, observations: Tree, *outcome: Tree) -> Sequence[bool]:
-        """Whether an unsafe event has just happened in each; an episode's last step is seen as it ended."""
+        """Whether an unsafe event has just happened in each; an episode that ended shows its last step."""
         if self._unsafe_event is None:
             return [False] * self.num_envs
         *rest, infos = outcome

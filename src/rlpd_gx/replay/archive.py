@@ -27,7 +27,7 @@ def write(path: str | os.PathLike[str], arrays: Mapping[str, Array], state: Json
 
 
 class Reader:
-    """An open archive: its `state`, and its arrays read into memory that exists already."""
+    """An open archive: its `state`, and its arrays, read into existing memory."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self._path = path

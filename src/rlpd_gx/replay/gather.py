@@ -1,4 +1,4 @@
-"""From drawn rows to a batch: records and frames are copied once, and a batch is made of views of them."""
+"""From drawn rows to a batch: records and frames are copied once, and the batch consists of views of them."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Part:
 def assemble(
     parts: Sequence[Part], order: Array | None, shape: tuple[int, int], *, stack: int, gamma: float
 ) -> Batch:
-    """A batch of `shape` [U, B]; its place i gets row `order[i]` of all parts, laid one after the other."""
+    """A batch of `shape` [U, B]; position i gets row `order[i]` of the concatenated parts."""
     reader = _Reader(parts, order, shape)
     rows = [part.draw.rows for part in parts]
     lengths = [part.draw.length for part in parts if part.draw.length is not None]
@@ -135,7 +135,7 @@ class _Reader:
         return self._in_order(values[0] if len(values) == 1 else np.concatenate(values))
 
     def _take(self, columns: Sequence[Array], rows: Sequence[Array]) -> Array:
-        # The rows are known to exist: any mode but "raise" lets numpy write into `out` without a second copy.
+        # The rows exist: any mode but "raise" lets numpy write into `out` without a second copy.
         if len(rows) == 1:
             return self._in_order(columns[0].take(rows[0], 0, mode="clip"))
         out = np.empty((sum(map(len, rows)), *rows[0].shape[1:], *columns[0].shape[1:]), columns[0].dtype)

@@ -14,7 +14,7 @@ from rlpd_gx.replay.timeline import Timeline
 from rlpd_gx.trees import Json, JsonMapping, Tree
 from rlpd_gx.types import Array, Batch
 
-_ROW = 1 << 32  # the carried remainder counts in this fraction of a row: whole numbers do not drift
+_ROW = 1 << 32  # the carried remainder is counted in this fraction of a row: integers do not drift
 
 
 @dataclass
@@ -33,7 +33,7 @@ class Hybrid:
     """Samples [updates, batch_size] blocks from an online ring and offline data; either may be left out.
 
     `gamma` is the discount of one step. `stack` frames make an observation (1: no stacking).
-    The generator is used by nothing else, and is saved with the rest.
+    The generator must not be used elsewhere; it is saved with the rest.
     """
 
     def __init__(
@@ -76,7 +76,7 @@ class Hybrid:
             raise GxError(f"interval must be 1 step or more, got {interval}")
         available = self._available(online_ratio)
         wanted = self._wanted(online_ratio)
-        # with nothing to stand in for them, the rows there are come up more than once
+        # without offline data to replace them, the existing rows are drawn more than once
         online = wanted if self._offline is None else [min(count, available) for count in wanted]
         offline = [self._batch_size - count for count in online]
         parts = []
@@ -91,7 +91,7 @@ class Hybrid:
         return assemble(parts, order, (self._updates, self._batch_size), stack=self._stack, gamma=self._gamma)
 
     def state(self) -> Json:
-        """Carried remainder, counts and generator, as JSON can hold them; the ring is kept apart."""
+        """Carried remainder, counts and generator as JSON values; the ring is saved separately."""
         return {
             "carry": self._carry,
             "counts": asdict(self.counts),
@@ -99,7 +99,7 @@ class Hybrid:
         }
 
     def load_state(self, state: JsonMapping) -> None:
-        """Take over what `state` gave."""
+        """Restore what `state` returned."""
         if (kind := state["generator"]["bit_generator"]) != type(self._generator.bit_generator).__name__:
             raise GxError(f"the generator saved is a {kind}; pass np.random.Generator of one")
         self._generator.bit_generator.state = state["generator"]
@@ -116,7 +116,7 @@ class Hybrid:
         return wanted
 
     def _available(self, online_ratio: float) -> int:
-        """How many online rows there are, or a sentence why this ratio cannot be sampled."""
+        """The number of online rows; raises if this ratio cannot be sampled."""
         if self.online is None:
             if online_ratio > 0:
                 raise GxError(f"online_ratio is {online_ratio}, but there is no online ring to sample from")
@@ -139,7 +139,7 @@ class Hybrid:
         return Part(extent, is_online, draw)
 
     def _order(self, online: list[int]) -> Array:
-        """[updates * batch_size] which row goes where, if all online rows lie before all offline ones."""
+        """[updates * batch_size] which row goes where, with all online rows before all offline ones."""
         is_online = (np.arange(self._batch_size) < np.array(online)[:, None]).ravel()
         order = np.empty(len(is_online), np.int64)
         order[is_online] = np.arange(sum(online))
@@ -148,5 +148,5 @@ class Hybrid:
 
 
 def _plain(part: Tree) -> Tree:
-    """A part of a generator's state as JSON can hold it; some kinds keep arrays."""
+    """A part of a generator's state as JSON values; some kinds hold arrays."""
     return part.tolist() if isinstance(part, np.ndarray) else part

@@ -1,4 +1,4 @@
-"""Where rows lie in memory: what a transition needs of a row is one place, not one in each column."""
+"""Rows in memory: all that a transition needs of a row is in one place, not one in each column."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ _LARGE = 1024  # bytes; an observation above this stays a column of its own
 
 @dataclass(frozen=True, eq=False)
 class Storage:
-    """A timeline whose columns are views of one record for each row; only large observations lie apart.
+    """A timeline whose columns are views of one record for each row; only large observations are separate.
 
-    Sampling waits for memory, and a record costs one wait where ten columns cost ten.
+    Sampling is bound by memory latency: a record costs one cache miss where ten columns cost ten.
     """
 
     timeline: Timeline
@@ -68,7 +68,7 @@ class Storage:
 def record_dtype(layout: Layout) -> DType:
     """All small columns of a row, each aligned."""
     small = [item for item in layout.columns().items() if item[0] not in _large(layout)]
-    small.sort(key=lambda item: -item[1].base.itemsize)  # so that alignment wastes nothing in between
+    small.sort(key=lambda item: -item[1].base.itemsize)  # so that alignment needs no padding in between
     return np.dtype(small, align=True)
 
 

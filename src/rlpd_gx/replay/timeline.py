@@ -1,6 +1,6 @@
 """The one layout of stored experience, shared by the online ring and offline data.
 
-Rows lie in time order, the rows of an episode side by side. Row j holds one observation and the safe set
+Rows are in time order, the rows of an episode contiguous. Row j holds one observation and the safe set
 there and, if a step was taken from it, that step. An episode of T steps takes T + 1 rows: the last one holds
 the observation after the last step and has `is_step` False. So s' is always row j + 1.
 """
@@ -27,11 +27,11 @@ class Timeline:
     is_step: Array
     """[n] bool. False in the last row of each episode."""
     episode_step: Array
-    """[n] int32. How many rows of the same episode lie before this one."""
+    """[n] int32. Number of rows of the same episode before this one."""
     proposed_action: Array
-    """[n, ...] what the policy wanted."""
+    """[n, ...] what the policy proposed."""
     executed_action: Array
-    """[n, ...] what was done; same dtype and shape as proposed."""
+    """[n, ...] what was executed; same dtype and shape as proposed."""
     reward: Array
     """[n] float32."""
     terminated: Array
@@ -45,7 +45,7 @@ class Timeline:
     unsafe_event: Array
     """[n] bool. Something the rules exist to prevent was seen after this step."""
     extras: Mapping[str, Array] = field(default_factory=dict)
-    """Further columns [n, ...] that travel with the data; never sampled."""
+    """Further columns [n, ...] kept with the data; never sampled."""
 
     def __post_init__(self) -> None:
         rows = len(self.is_step)

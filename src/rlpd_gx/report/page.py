@@ -1,4 +1,4 @@
-"""`report.html` of a run: one file that needs nothing else, for people who were not there."""
+"""`report.html` of a run: one self-contained file."""
 
 import os
 from collections.abc import Iterable, Sequence
@@ -18,7 +18,7 @@ _RATES = {  # column -> name and kind of line; corrections usually coincide with
     "forbidden_proposals_rate": ("forbidden proposals", "line"),
     "corrections_rate": ("corrections", "dashed"),
 }
-_LEARNING = {  # what is shown first, and what it means
+_LEARNING = {  # the columns shown first, and their titles
     "critic_loss": "Critic loss",
     "actor_loss": "Actor loss",
     "q_mean": "Mean Q of the batch",
@@ -215,7 +215,7 @@ def _learning(run: Run) -> str:
         return "<p class='empty'>No row of training metrics was logged yet.</p>"
     size = max(1, -(-len(run.of("train")) // 400))
     caption = "Means over the updates since the previous row" + (
-        f"; each point stands for {size} rows." if size > 1 else "."
+        f"; each point is the mean of {size} rows." if size > 1 else "."
     )
     folded = f"<details><summary>{len(more)} more</summary>{_small(run, more)}</details>" if more else ""
     return f'<p class="caption">{caption}</p>{_small(run, first)}{folded}'

@@ -1,4 +1,4 @@
-"""The files of a run as a report reads them: whatever is missing or damaged becomes a sentence."""
+"""The files of a run as a report reads them: what is missing or damaged becomes a note."""
 
 import json
 import math
@@ -46,7 +46,7 @@ class Run:
 
     @property
     def watches_unsafe_events(self) -> bool:
-        """Whether anything looked for unsafe events."""
+        """Whether unsafe events were looked for."""
         if isinstance(watched := self.result.get("unsafe_events_watched"), bool):
             return watched
         return any(row.get("unsafe_events") for row in self.rows)
@@ -59,7 +59,7 @@ class Run:
 
     @property
     def last_step(self) -> float:
-        """Of all rows."""
+        """The last step of any row."""
         return float(self.rows[-1]["step"]) if self.rows else 0.0
 
     def of(self, kind: str) -> list[Json]:
@@ -73,7 +73,7 @@ class Run:
 
 
 def is_number(value: object) -> TypeGuard[float]:
-    """Whether it is a finite number, and no truth value."""
+    """Whether it is a finite number, not a boolean."""
     return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
 

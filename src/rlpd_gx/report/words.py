@@ -1,4 +1,4 @@
-"""Counts of a run in words, the same on the terminal and on the page: what was not watched is not called none."""
+"""Counts of a run in words, the same on the terminal and on the page: what was not counted is not shown as none."""
 
 from collections.abc import Sequence
 

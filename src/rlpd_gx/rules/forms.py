@@ -20,11 +20,11 @@ Columns = tuple[np.ndarray, ...]  # the answers for a batch of states, [B, ...] 
 class Form:
     """How to read what a rule's function returns.
 
-    A subclass gives `name`, what its family asks for, and a docstring for the users of its maker.
+    A subclass defines `name`, the methods of its family, and a docstring for the users of its maker.
     """
 
     name: ClassVar[str]
-    graded: ClassVar[bool] = True  # whether the margin of an allowed action says how near the boundary is
+    graded: ClassVar[bool] = True  # whether the margin of an allowed action is its distance to the boundary
     shiftable: ClassVar[bool] = True  # whether there is a threshold to shift
 
     @property
@@ -74,7 +74,7 @@ class TableForm(Form):
     """fn(state) -> an answer about all actions of a finite space at once."""
 
     def table(self, answer: Tree) -> tuple[np.ndarray, bool]:
-        """Checked margins [B, ...], and whether they were given apart for each component of the action."""
+        """Checked margins [B, ...], and whether they are separate for each component of the action."""
         raise NotImplementedError
 
 
@@ -159,7 +159,7 @@ class Halfspaces(SetForm):
     finite = ("A",)
 
     def __init__(self, max_rows: int | None = None) -> None:
-        self.max_rows = max_rows  # how many at most, so that codes have one size
+        self.max_rows = max_rows  # the most there can be, so that codes have one size
 
     @property
     def identity(self) -> object:
@@ -232,7 +232,7 @@ def booleans(answer: Tree) -> np.ndarray:
     if answer.dtype != bool and not (
         np.issubdtype(answer.dtype, np.integer) and np.isin(answer, (0, 1)).all()
     ):
-        # A NaN would count as true, and a number between 0 and 1 is nobody's clear answer.
+        # NaN would count as true, and a number between 0 and 1 is ambiguous.
         raise GxError(f"returned {answer.ravel()[:3]} where True or False is expected; compare explicitly")
     return np.where(answer.astype(bool), 1.0, -1.0)
 

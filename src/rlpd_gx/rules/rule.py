@@ -1,4 +1,4 @@
-"""Rules: what a person writes to say which actions are allowed, in whichever form is natural.
+"""Rules: which actions are allowed, written in whichever form is natural.
 
 A rule describes; it does not act. Its form (see `forms`) says how to read what its function returns.
 """
@@ -29,12 +29,12 @@ RuleFunction = Callable[..., Any]  # (state), (state, action), or with what the 
 
 
 class Rule(ABC):
-    """Something that allows some actions in some states. Combine rules with `&` and `|`."""
+    """Which actions are allowed in which states. Combine rules with `&` and `|`."""
 
     @property
     @abstractmethod
     def name(self) -> str:
-        """What audits and errors call it."""
+        """Its name in audits and errors."""
 
     def __and__(self, other: "Rule") -> "Rule":
         return Combined("all", (*_members(self, "all"), *_members(other, "all")))
@@ -48,12 +48,12 @@ class Rule(ABC):
 
     @property
     def graded(self) -> bool:
-        """Whether the margin of an allowed action says how near the boundary is; then near misses are counted."""
+        """Whether the margin of an allowed action is its distance to the boundary; then near misses are counted."""
         return all(atom.form.graded for atom in self.atoms())
 
     @abstractmethod
     def atoms(self) -> "tuple[Atom, ...]":
-        """The rules that a person wrote, left to right."""
+        """The rules it is made of, left to right."""
 
     @property
     @abstractmethod
@@ -71,7 +71,7 @@ class Atom(Rule):
     batched: bool = False
     needs: tuple[str, ...] = ()
     shift: float = 0.0
-    lazy: bool = False  # too costly to be asked about every action; says nothing about what is allowed
+    lazy: bool = False  # too expensive to be asked about every action; does not change what is allowed
 
     def __post_init__(self) -> None:
         if not callable(self.fn):
@@ -206,7 +206,7 @@ def maker(form: Form) -> RuleMaker:
         f"{form.__doc__}\n\n    Also a decorator.\n"
         "    `batched`: fn takes a whole batch of states (and actions) and returns one row for each.\n"
         "    `needs`: which of previous_action, time and parameters fn takes as keyword arguments.\n"
-        "    `lazy`: fn is costly; among discrete actions ask it only until the nearest allowed one is found.\n"
+        "    `lazy`: fn is expensive; among discrete actions ask it only until the nearest allowed one is found.\n"
     )
     make.__name__ = make.__qualname__ = "rule" if form.name == "predicate" else f"{form.name}_rule"
     return make

@@ -12,7 +12,7 @@ from rlpd_gx.trees import Json
 
 _Part = int | slice | EllipsisType | np.ndarray | list[int] | None
 Index = _Part | tuple[_Part, ...]
-Spec = Json  # JSON-able: the kind of a set and its sizes, all that decoding needs beside the code
+Spec = Json  # JSON-able: the kind of a set and its sizes, everything that decoding needs beside the code
 
 
 class Nearest(NamedTuple):
@@ -62,7 +62,7 @@ class SafeSet(ABC):
     def only(self, action: Array) -> "SafeSet":
         """A set in the same form that holds this one action.
 
-        Where no action is allowed, or the rules could not be asked, the executed one is all a backup may count.
+        Where no action is allowed, or the rules could not be asked, a backup counts only the executed one.
         """
 
     @property

@@ -32,9 +32,9 @@ def choose_nearest(
 class Mask(SafeSet):
     """Allowed actions of a finite space; allowed [..., n] bool.
 
-    `tested` [..., n] bool: where it is false nobody knows, and the action counts as not allowed.
-    `embedding` [n, k]: places of the actions, between which distances are measured; without it every other
-    action is equally near. Actions are numbers from `start` on; with `nvec`, entries of a MultiDiscrete space
+    `tested` [..., n] bool: an action that was not tested counts as not allowed.
+    `embedding` [n, k]: coordinates of the actions, between which distances are measured; without it all other
+    actions are equally near. Actions are numbers from `start` on; with `nvec`, entries of a MultiDiscrete space
     [..., len(nvec)], of which the mask lists all joint actions.
     """
 
@@ -129,7 +129,7 @@ class Mask(SafeSet):
         return spec if self.nvec is None else {**spec, "nvec": list(self.nvec)}
 
     def encode(self) -> np.ndarray:
-        """Two bits an action, packed into bytes [..., 2 * ceil(n / 8)]: allowed, then tested."""
+        """Two bits per action, packed into bytes [..., 2 * ceil(n / 8)]: allowed, then tested."""
         return np.concatenate([np.packbits(v, axis=-1) for v in (self.allowed, self.tested)], axis=-1)
 
     @classmethod
@@ -143,7 +143,7 @@ class Mask(SafeSet):
         return cls(*bits, start=spec.get("start", 0), nvec=spec.get("nvec"))
 
     def decode(self, code: Array) -> "Mask":
-        """The mask in `code`, with the embedding of this one (which no code holds)."""
+        """The mask in `code`, with the embedding of this one (codes do not hold it)."""
         return type(self).from_code(code, self.spec)._placed(self.embedding)
 
     def _placed(self, embedding: np.ndarray | None) -> Self:

@@ -1,4 +1,4 @@
-"""Every convex safe set here is a box and a few separable rows; this file is that common form.
+"""Every convex safe set here is a box and a few separable rows; this file defines that common form.
 
 A row is a constraint f(x) <= c with
 
@@ -49,7 +49,7 @@ class Rows:
         return row_sum(xp.abs(self.terms(x))) + xp.abs(self.bound)
 
     def lifted(self) -> Self:
-        """The same constraints; those with numbers near the smallest there are multiplied by a power of two."""
+        """The same constraints; rows with numbers near the smallest floats are multiplied by a power of two."""
         xp = namespace(self.pos)
         size = xp.maximum(xp.maximum(xp.abs(self.pos), xp.abs(self.neg)), self.quad)
         steepest = xp.max(size, axis=-1) if size.shape[-1] else xp.zeros_like(self.bound)
@@ -79,7 +79,7 @@ def minimum_over_box(rows: Rows, low: Array, high: Array) -> Array:
         return row_sum(xp.where(rows.pos != 0, rows.pos, 0.0) * xp.where(rows.pos != 0, ends, 0.0))
     curved = rows.quad > 0
     quad = xp.where(curved, rows.quad, 1.0)
-    # Where the slope at zero points outwards, the minimum lies beyond: at the vertex, or at the far bound.
+    # Where the slope at zero points outwards, the minimum is beyond it: at the vertex, or at the far bound.
     rightwards = xp.where(curved, -rows.pos / (2 * quad), xp.where(rows.pos < 0, xp.inf, 0.0))
     leftwards = xp.where(curved, rows.neg / (2 * quad), xp.where(rows.neg < 0, -xp.inf, 0.0))
     vertex = xp.where(rows.pos < 0, rightwards, xp.where(rows.neg < 0, leftwards, 0.0))

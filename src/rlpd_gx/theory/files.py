@@ -1,4 +1,4 @@
-"""MDPs and solutions as .npz files. Nothing is ever unpickled, and a result appears whole or not at all.
+"""MDPs and solutions as .npz files. Nothing is unpickled, and results are written whole or not at all.
 
 Keys of an MDP: `discount`; `allowed` bool [S, A]; `rewards` [S, A] or [S, A, S]; and `transitions` [S, A, S],
 or the three arrays of a CSR matrix [S*A, S]: `transitions_data`, `transitions_indices`, `transitions_indptr`.
@@ -25,7 +25,7 @@ _KEYS = ("discount", "allowed", "rewards", "transitions", *_CSR, "fallback", "in
 
 
 def load_mdp(path: str | Path) -> TabularMDP:
-    """Read and check an MDP; every fault is told with the file's name."""
+    """Read and check an MDP; errors name the file."""
     arrays = _read(Path(path))
     try:
         return _build(arrays)

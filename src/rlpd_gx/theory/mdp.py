@@ -25,7 +25,7 @@ class TabularMDP:
     discount: in [0, 1). allowed: bool [S, A], the safe sets.
     fallback: action, or one per state [S], that runs where nothing is allowed; such states are `inevitable`.
 
-    A terminal state returns to itself with reward 0 and one allowed action: more would earn entropy for ever.
+    A terminal state returns to itself with reward 0 and one allowed action: with more it would keep earning entropy.
     """
 
     def __init__(
@@ -41,7 +41,7 @@ class TabularMDP:
         sums = check_distributions(self.transitions, self.num_actions)
         self.rewards, self.reward_scale = expected_rewards(rewards, self.transitions, sums, self.num_actions)
         self.allowed, self.inevitable = _safe_sets(allowed, fallback, self.rewards.shape)
-        # A sum off one by x would shift values by x / (1 - gamma); dividing here spares a copy of the table.
+        # A sum off one by x would shift values by x / (1 - gamma); dividing here saves a copy of the table.
         self._weights = self.discount / sums
         self.longest_row = longest_row(self.transitions)
 
@@ -62,7 +62,7 @@ class TabularMDP:
         return q
 
     def successors(self, state: int, action: int) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-        """Next states that can follow, and their probabilities."""
+        """Possible next states, and their probabilities."""
         row = self.transitions[[state * self.num_actions + action]]
         dense = row[0] if isinstance(row, np.ndarray) else row.toarray()[0]
         states = np.flatnonzero(dense)
@@ -95,7 +95,7 @@ class TabularMDP:
         if isinstance(self.transitions, np.ndarray):
             table = self.transitions.reshape(self.num_states, self.num_actions, self.num_states)
             return np.matmul(weights[:, None, :], table)[:, 0, :], rewards
-        width = self.transitions.indices.dtype  # a wider one would make scipy copy the whole table
+        width = self.transitions.indices.dtype  # a wider type would make scipy copy the whole table
         starts = np.arange(0, weights.size + 1, self.num_actions, dtype=width)
         pairs = np.arange(weights.size, dtype=width)
         mixing = sparse.csr_array((weights.reshape(-1), pairs, starts), shape=(self.num_states, weights.size))

@@ -1,4 +1,4 @@
-"""Recursive feasibility: take away actions that can lead to where nothing is allowed."""
+"""Recursive feasibility: remove actions that can lead to states where nothing is allowed."""
 
 from dataclasses import dataclass
 
@@ -13,13 +13,13 @@ from rlpd_gx.types import Array
 
 @dataclass(frozen=True)
 class Pruning:
-    """What `prune` took away, and the MDP that is left.
+    """What `prune` removed, and the remaining MDP.
 
     mdp: outside its `inevitable` states, no allowed action can lead into one.
-    removed: bool [S, A], the actions taken out of the safe sets.
+    removed: bool [S, A], the actions removed from the safe sets.
     doomed: [n] states that lost their last action. In `mdp` they are flagged inevitable and keep the allowed
-        actions that put the dead end off longest, so that nothing forbidden runs where something was allowed.
-    steps_left: [S] steps a state can count on before a dead end; 0 in one, -1 where it is avoided for ever.
+        actions that delay the dead end longest, so that nothing forbidden runs where something was allowed.
+    steps_left: [S] guaranteed steps before a dead end; 0 in one, -1 where it can always be avoided.
     """
 
     mdp: TabularMDP
@@ -49,7 +49,7 @@ def prune(mdp: TabularMDP) -> Pruning:
     steps_left = np.where(mdp.inevitable, 0, -1)
     frontier = np.flatnonzero(mdp.inevitable)
     columns = _by_successor(mdp.transitions)
-    # Each state enters the frontier once, so each transition is looked at once however long the chains are.
+    # Each state enters the frontier once, so each transition is visited once, however long the chains are.
     steps = 0
     while frontier.size:
         steps += 1
@@ -58,7 +58,7 @@ def prune(mdp: TabularMDP) -> Pruning:
         states, actions = states[hit], actions[hit]
         left[states, actions] = False
         emptied = ~left[states].any(axis=1)
-        # These fell in their state's last round: no other action there holds out longer.
+        # These were removed in their state's last round: no other action there lasts longer.
         kept[states[emptied], actions[emptied]] = True
         frontier = np.unique(states[emptied])
         steps_left[frontier] = steps

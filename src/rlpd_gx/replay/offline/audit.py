@@ -80,7 +80,7 @@ def _as_text(value: object) -> str:
 
 
 def _spread(values: Array) -> dict[str, float] | None:
-    """Of the finite ones: the others are counted apart."""
+    """Of the finite values; the others are counted separately."""
     values = values[np.isfinite(values)]
     if not len(values):
         return None

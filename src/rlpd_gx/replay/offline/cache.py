@@ -40,7 +40,7 @@ def cache_root() -> Path:
 def content_hash(path: Path) -> str:
     """SHA-256 of a file, or of all files under a folder.
 
-    Always of the content: size and time of a file can stay the same while it changes.
+    Of the content, since size and time of a file can stay the same while it changes.
     """
     inside = [path] if path.is_file() else sorted(file for file in path.rglob("*") if file.is_file())
     lines = [f"{file.relative_to(path)}\0{files.sha256(file)}\n" for file in inside]
@@ -106,7 +106,7 @@ class ColumnWriter:
 
 @contextmanager
 def new_folder(target: Path) -> Iterator[ColumnWriter]:
-    """A writer into a hidden folder that becomes `target` only if the block ends well."""
+    """A writer into a hidden folder that becomes `target` only if the block succeeds."""
     written = False
     try:
         with files.whole_folder(target) as hidden:
@@ -117,7 +117,7 @@ def new_folder(target: Path) -> Iterator[ColumnWriter]:
                 writer.close()
             written = True
     except GxError:
-        if not (written and is_dataset(target)):  # otherwise another process was quicker with the same data
+        if not (written and is_dataset(target)):  # otherwise another process was faster with the same data
             raise
 
 
@@ -153,7 +153,7 @@ def open_columns(folder: Path, meta: JsonMapping) -> dict[str, Array]:
 
 
 def read_safe_sets(folder: Path, key: str) -> tuple[Array, Spec | None] | None:
-    """The codes and their spec that some rules made for a converted dataset, if they are kept."""
+    """The codes and spec that some rules made for a converted dataset, if cached."""
     file = _safe_set_file(folder, key)
     if not (file.is_file() and file.with_suffix(".json").is_file()):
         return None
@@ -164,7 +164,7 @@ def read_safe_sets(folder: Path, key: str) -> tuple[Array, Spec | None] | None:
 
 
 def write_safe_sets(folder: Path, key: str, codes: Array, spec: Spec | None) -> None:
-    """Keep the codes that some rules made; what is there is there completely."""
+    """Cache the codes that some rules made; the file is written whole or not at all."""
     file = _safe_set_file(folder, key)
     with files.whole_file(file) as stream:
         np.lib.format.write_array(stream, np.ascontiguousarray(codes), allow_pickle=False)

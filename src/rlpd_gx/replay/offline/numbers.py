@@ -1,4 +1,4 @@
-"""Columns of plain numbers: what is one, what is a flag, and casts that change no value."""
+"""Columns of plain numbers and flags, and casts that change no value."""
 
 from pathlib import Path
 
@@ -52,7 +52,7 @@ def first_changed(column: Array, dtype: DType) -> int | None:
 
 
 def cast(file: Path | str, name: str, column: Array, dtype: DType, first_row: int = 0) -> Array:
-    """The column in another type, refused where that would change a value (rounding a float apart)."""
+    """The column in another type, refused where that would change a value (except by rounding a float)."""
     if (row := first_changed(column, dtype)) is not None:
         value = column.reshape(len(column), -1)[row].tolist()
         raise problem(

@@ -27,7 +27,7 @@ class Sink(Protocol):
         """One finished episode; `start` has the `seed` of its reset and the `lives` it began with."""
 
     def close(self, facts: JsonMapping) -> None:
-        """All episodes are there: add facts known only now, give the file or folder its name."""
+        """Finish: add facts that are known only now, and give the file or folder its name."""
 
     def discard(self) -> None:
         """Leave nothing behind."""
@@ -37,9 +37,9 @@ class Recorder(gymnasium.Wrapper[Tree, Action, Tree, Action]):
     """Hands every episode to a sink. Each reset is seeded (`seed`, `seed + 1`, ...), so it can be repeated.
 
     A guarded environment below reports its verdict in `info["guardian"]`; then the executed action is
-    recorded beside the proposed one. `unsafe_event(observation, reward, terminated, truncated, info)` tells
-    what the rules exist to prevent; without it, a life lost counts where the game counts lives.
-    `safe_set()` is the one in the current state: verdicts tell those before each step, it tells the last one.
+    recorded beside the proposed one. `unsafe_event(observation, reward, terminated, truncated, info)` is
+    true where what the rules exist to prevent has happened; without it, a lost life counts where the game counts
+    lives. Verdicts hold the safe set before each step; `safe_set()` gives the one after the last step.
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class Recorder(gymnasium.Wrapper[Tree, Action, Tree, Action]):
         self._lives = 0
 
     def reset(self, *, seed: int | None = None, options: Json | None = None) -> tuple[Tree, Info]:
-        """A new episode; one that was not finished is recorded as cut."""
+        """A new episode; an unfinished one is recorded as truncated."""
         self.finish()
         observation, info = self.env.reset(seed=self.next_seed, options=options)
         self._start = {"seed": self.next_seed, "lives": info.get("lives")}
@@ -82,7 +82,7 @@ class Recorder(gymnasium.Wrapper[Tree, Action, Tree, Action]):
             "guarded": verdict is not None,
             "proposed_action": np.array(action if verdict is None else verdict.proposed),
             "action": np.array(action if verdict is None else verdict.action),
-            # Where a rule failed, what the others say is not the safe set.
+            # Where a rule failed, the answers of the others are not the safe set.
             "safe_set": None if verdict is None or verdict.reason else verdict.safe_set,
             "margin": np.nan if verdict is None else verdict.executed_margin,
             "reward": float(reward),
@@ -94,7 +94,7 @@ class Recorder(gymnasium.Wrapper[Tree, Action, Tree, Action]):
         }
         if self.unsafe_event is not None:
             row["unsafe_event"] = bool(self.unsafe_event(*outcome))
-        elif self._start["lives"]:  # 0 from the start: a game without a counter
+        elif self._start["lives"]:  # 0 at the start: a game without a lives counter
             row["unsafe_event"] = info["lives"] < self._lives
             self._lives = info["lives"]
         self._rows.append(row)
@@ -105,7 +105,7 @@ class Recorder(gymnasium.Wrapper[Tree, Action, Tree, Action]):
         return outcome
 
     def finish(self, stopped: bool = False) -> None:
-        """Hand over the episode so far; cut, if the environment did not end it.
+        """Pass on the episode so far; truncated, if the environment did not end it.
 
         `stopped`: the Guardian let nothing be executed, as the rules cannot be asked in the last state.
         """
@@ -161,7 +161,7 @@ def roll_out(
     episodes: int | None = None,
     steps: int | None = None,
 ) -> None:
-    """Play until enough was recorded. Episode k acts at random with chance `epsilons[k % len]` a step."""
+    """Play until enough was recorded. Episode k acts at random with probability `epsilons[k % len]` in each step."""
     space = recorder.action_space
     space.seed(int(generator.integers(2**31)))
     empty = 0
@@ -198,7 +198,7 @@ class MinariSink:
             hidden / "data",
             observation_space=env.observation_space,
             action_space=env.action_space,
-            env_spec=env.unwrapped.spec,  # a guard around it cannot be written down
+            env_spec=env.unwrapped.spec,  # a guard around it cannot be stored in a spec
             jpeg_encoding=False,
         )
         self._storage.update_metadata(
@@ -236,7 +236,7 @@ class MinariSink:
                     rewards=episode.rewards,
                     terminations=ended & episode.terminated,
                     truncations=ended & episode.truncated,
-                    # Minari's infos begin with the one of the reset, which knows nothing of a step.
+                    # Minari's infos begin with that of the reset, which has no step.
                     infos={
                         name: np.concatenate([np.zeros_like(column[:1]), column])
                         for name, column in infos.items()
@@ -289,7 +289,7 @@ class ActionLogSink:
         )
 
     def close(self, facts: JsonMapping) -> None:
-        """See `Sink`; facts about safe sets are not kept, since a replay makes them anew."""
+        """See `Sink`; facts about safe sets are not kept, since a replay computes them again."""
         files.write_bytes(self.file, gzip.compress(json.dumps(self._log).encode(), mtime=0))
 
     def discard(self) -> None:

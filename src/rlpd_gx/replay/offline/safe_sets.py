@@ -1,4 +1,4 @@
-"""Safe sets for offline rows. Rules live in another layer: what is needed of them comes in as functions."""
+"""Safe sets for offline rows. Rules belong to another layer: they are passed in as functions."""
 
 import os
 from collections.abc import Callable, Mapping
@@ -45,10 +45,10 @@ def with_safe_sets(
     """The dataset with a safe set in every row, made by the rules with this fingerprint.
 
     Taken from the file where the fingerprint matches, else computed in batches by `encode` from the stored
-    states, and kept in the cache. The context has `previous_action`, `episode_step` and the rows' `extras`.
+    states, and cached. The context has `previous_action`, `episode_step` and the rows' `extras`.
     Rows for which nothing can be known (`unreadable` says why) are an error, or count as `everything_allowed`
-    (the full set, or its code [width]), or are left out. `state_fingerprint` belongs to what `encode` does to
-    stored observations before rules read them.
+    (the full set, or its code [width]), or are left out. `state_fingerprint` is of what `encode` does to stored
+    observations before rules read them.
     """
     if missing not in ("error", "assume-all", "drop"):
         raise GxError(f"--offline-safe-sets is {missing!r}, but it must be assume-all, drop or error")
@@ -107,7 +107,7 @@ def _assumed(
         codes = np.where(found.known[:, None], found.codes, codes)
     said = f"{np.count_nonzero(~found.known)} rows count every action as allowed: their safe sets are unknown"
     dataset = replace(dataset, findings=(*dataset.findings, said))
-    # Never to be taken for the real ones.
+    # Must not be mistaken for real safe sets.
     return _with_codes(dataset, _Found(codes, found.known, spec), f"{ASSUMED}{fingerprint}")
 
 

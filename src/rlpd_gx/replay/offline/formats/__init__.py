@@ -1,4 +1,4 @@
-"""File formats, by name. One here is a module with the names of `Format`; `register` adds one from elsewhere."""
+"""File formats, by name. Each module here has the attributes of `Format`; `register` adds formats from elsewhere."""
 
 import inspect
 import pkgutil
@@ -17,9 +17,9 @@ from rlpd_gx.untrusted import pickled
 
 
 class Format(Protocol):
-    """How one kind of file is read: an object or a module with these names.
+    """How one kind of file is read: an object or a module with these attributes.
 
-    `read(path, **options)` gives the episodes, or a `Source` where more is known about the file. What it raises
+    `read(path, **options)` returns the episodes, or a `Source` with more facts about the file. What it raises
     for a bad file should be a `GxError` that names file, field and row.
     """
 
@@ -49,7 +49,7 @@ def _included() -> dict[str, Format]:
 
 
 def formats() -> dict[str, Format]:
-    """Every format known, by name."""
+    """All formats, by name."""
     return {**_registered, **_included(), **_registered}
 
 

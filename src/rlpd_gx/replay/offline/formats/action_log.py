@@ -1,8 +1,8 @@
 """Action logs of a deterministic emulator: gzipped JSON of seeds and actions, replayed in the ALE.
 
 `{"env_id", "kwargs", "episodes": [{"seed", "ale_actions", "rewards", "lives", "terminated", "truncated"}]}`;
-`ale_actions` are ALE ids, `lives` has one entry more than there are steps. Replaying restores what was seen,
-and every reward and life must come out as recorded.
+`ale_actions` are ALE ids, `lives` has one entry more than there are steps. A replay restores the observations,
+and must reproduce every reward and life.
 """
 
 import gzip
@@ -34,7 +34,7 @@ FIELDS: dict[str, tuple[str, Check]] = {
     "terminated": ("true or false", lambda value: isinstance(value, bool)),
     "truncated": ("true or false", lambda value: isinstance(value, bool)),
 }
-# What changes a replay. Anything else in a log, such as a render mode, would be carried out unasked.
+# What affects a replay. Anything else in a log, such as a render mode, is refused.
 KWARGS = (
     "frameskip",
     "repeat_action_probability",
@@ -43,7 +43,7 @@ KWARGS = (
     "difficulty",
     "max_num_frames_per_episode",
 )
-LONGEST_FRAMESKIP = 64  # a damaged one would run for ever
+LONGEST_FRAMESKIP = 64  # a damaged one would run almost without end
 OBSERVATIONS = ("ram", "pixels", "both")
 SafeSetOf = Callable[[gymnasium.Env], SafeSet | None]  # of the live environment
 
@@ -62,7 +62,7 @@ def detect(path: Path) -> bool:
 def read(path: Path, observation: str = "ram", safe_set: SafeSetOf | None = None) -> Source:
     """Replay; `observation` is `ram` [128], `pixels` [84, 84] grey, or `both` as a dict.
 
-    `safe_set(env)` is asked for the safe set at each observation, with the live environment; None is unknown.
+    `safe_set(env)` returns the safe set at each observation, from the live environment; None is unknown.
     """
     try:
         import ale_py

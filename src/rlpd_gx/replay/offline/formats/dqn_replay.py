@@ -1,4 +1,4 @@
-"""DQN-Replay: a folder of `$store$_<field>_ckpt.<n>.gz`, gzipped .npy files of what one run saw, in order.
+"""DQN-Replay: a folder of `$store$_<field>_ckpt.<n>.gz`, gzipped .npy files of one run's transitions, in order.
 
 Dopamine stores 3 blank rows before each episode (for its frame stacks) and never the observation after a
 terminal; both are undone here.
@@ -92,7 +92,7 @@ class _GzipRows:
         return numbers(self.file, self.field, column)
 
     def finish(self) -> None:
-        """See that the stream ends here: only its last bytes hold the checksum of all of it."""
+        """Check that the stream ends here: its last bytes hold the checksum of all of it."""
         if self._read(1):
             raise self._cut(self.row, "more bytes than its header says")
 
@@ -116,7 +116,7 @@ class _GzipRows:
 
 
 def _episodes(path: Path, checkpoints: list[int], notes: list[str]) -> Iterator[Episode]:
-    """Rows of consecutive checkpoints are one stream: an episode may go on in the next file."""
+    """Rows of consecutive checkpoints are one stream: an episode may continue in the next file."""
     open_episode: list[dict[str, Array]] = []
     first_row = repeated = dropped = 0
     file = path

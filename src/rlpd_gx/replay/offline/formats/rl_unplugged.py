@@ -1,7 +1,7 @@
 """RL Unplugged Atari: TFRecord shards of `tf.train.Example` with PNG frames, in both published layouts.
 
 `atari`: one record per transition, in shuffled order: o_t and o_tp1 (4 PNGs each, oldest first), a_t, r_t,
-d_t, episode_id. `atari_episodes_ordered`: one record per episode: observations (one PNG a step), actions,
+d_t, episode_id. `atari_episodes_ordered`: one record per episode: observations (one PNG per step), actions,
 unclipped_rewards, clipped_rewards, discounts.
 """
 
@@ -66,7 +66,7 @@ def _episodes(files: list[Path], notes: list[str]) -> Iterator[Episode]:
                 yield piece.episode()
                 piece = _Piece()
             piece.add(record, file, row)
-        if piece.records:  # a piece does not run on into the next shard
+        if piece.records:  # a piece does not continue in the next shard
             pieces += 1
             yield piece.episode()
             piece = _Piece()
@@ -123,7 +123,7 @@ class _Piece:
 
 
 def _ordered_episode(record: Json, file: Path, row: int) -> Episode:
-    """L frames are L - 1 steps: what was done in the last one leads to nothing that was stored."""
+    """L frames are L - 1 steps: the observation after the last action was not stored."""
     length = len(record["observations"])
     _pngs(record, "observations", length, file, row)
     for name in ("actions", "unclipped_rewards", "clipped_rewards", "discounts"):
