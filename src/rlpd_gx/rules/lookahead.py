@@ -12,8 +12,6 @@ from itertools import chain, repeat
 from typing import Any, Protocol
 from weakref import WeakKeyDictionary
 
-import gymnasium as gym
-
 from rlpd_gx.errors import GxError
 from rlpd_gx.rules.fingerprint import code_of, fingerprint
 from rlpd_gx.rules.forms import SearchedMargin
@@ -66,9 +64,7 @@ class Twin:
         identity: clone -> bytes that are equal only for clones with the same future.
     """
 
-    def __init__(
-        self, env: Any, unsafe_event: Callable[..., bool], identity: Callable[[gym.Env], bytes]
-    ) -> None:
+    def __init__(self, env: Any, unsafe_event: Callable[..., bool], identity: Callable[[Any], bytes]) -> None:
         self.env, self.unsafe_event, self.identity = env, unsafe_event, identity
 
     @property
