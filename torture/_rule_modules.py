@@ -149,6 +149,23 @@ MODULES: dict[str, dict[str, str]] = {
         + RULE
         + "most(1)\n",
     },
+    "decorated by a package": {
+        "rules.py": "import numpy as np\n@np.errstate(all='ignore')\ndef most():\n    return N\n"
+        + RULE
+        + "most()\n",
+    },
+    "safe set": {
+        "rules.py": "import rlpd_gx as gx\nSET = gx.Box([-N], [N])\ndef speed(state, action):\n"
+        "    return bool(SET.contains(action[:1]))\n",
+    },
+    "built-in types": {
+        "rules.py": "import types\nTYPES = (type(None), types.MappingProxyType, type(...))\n"
+        "def speed(state, action):\n    return isinstance(state, TYPES) or action[0] <= N\n",
+    },
+    "child of an installed class": {
+        "rules.py": "import logging\nclass Limits(logging.Formatter):\n    def most(self):\n        return N\n"
+        f"LIMITS = Limits()\n{RULE}LIMITS.most()\n",
+    },
     "partial": {
         "rules.py": "from functools import partial\ndef under(limit, state, action):\n"
         "    return action[0] <= limit\nspeed = partial(under, N)\n",

@@ -17,6 +17,7 @@ from rlpd_gx.deploy.export import Policy
 from rlpd_gx.deploy.export import load_policy as load
 from rlpd_gx.envs.description import describe
 from rlpd_gx.errors import GxError
+from rlpd_gx.loading import GIVEN
 from rlpd_gx.loop.configure import configure
 from rlpd_gx.loop.evaluate import evaluate
 from rlpd_gx.loop.resume import Saver, load_learner, resume
@@ -29,7 +30,6 @@ from rlpd_gx.report import write_report
 from rlpd_gx.rules import Rule
 from rlpd_gx.trees import Json, JsonMapping
 
-GIVEN = "given_to_rlpd_gx"  # modules of this name hold objects passed to gx.train
 Rules = Rule | Iterable[Rule] | Callable[[gym.Env], object] | str
 
 
@@ -72,10 +72,22 @@ def train(
 
 
 class Run:
-    """A run folder: its policy, evaluation, report, and how to resume it."""
+    """A run folder: its policy, evaluation, report, and how to resume it.
 
-    def __init__(self, folder: str | Path) -> None:
+    A run that was started from Python objects in another process needs them again: `Run(folder, env=..., rules=...)`.
+    """
+
+    def __init__(
+        self,
+        folder: str | Path,
+        *,
+        env: object = None,
+        rules: object = None,
+        guard_options: JsonMapping | None = None,
+    ) -> None:
         self.folder = Path(folder)
+        if env is not None or rules is not None:
+            given_again(self.folder, env=env, rules=rules, **(guard_options or {}))
 
     @property
     def result(self) -> Json:
@@ -114,6 +126,12 @@ def begin(config: Config, folder: Path, *, command: str | None = None, progress:
     check(task)
     if progress and not config.run.rules:
         print("no rules: training without a guard", file=sys.stderr)
+    elif progress and task.unbacked_rules:
+        print(
+            f"note: {', '.join(task.unbacked_rules)}: enforced at execution, but left out of the value backup, since a "
+            "predicate or margin over continuous actions cannot be stored",
+            file=sys.stderr,
+        )
     made = RunFolder.create(folder, config, command or shlex.join(["rlpd-gx", *sys.argv[1:]]))
     trainer, save = Trainer(task, made), Saver(made)
     trainer.begin()
@@ -154,6 +172,15 @@ def _finished(trainer: Trainer, save: Saver, progress: bool) -> Run:
         trainer.watchers = (line, *trackers(trainer))
         trainer.train(save)
     return Run(trainer.folder.path)
+
+
+def given_again(folder: Path, **objects: object) -> None:
+    """Register the objects of a run that was started in another process, under the names in its settings."""
+    asked = RunFolder(folder).asked()
+    for name in {str(asked[key]).partition(":")[0] for key in ("env", "rules")}:
+        if name.startswith(GIVEN):
+            sys.modules[name] = ModuleType(name)
+            vars(sys.modules[name]).update(objects)
 
 
 def _given(env: object, rules: object, options: JsonMapping | None) -> ModuleType:

@@ -9,6 +9,8 @@ from typing import Any
 
 from rlpd_gx.errors import GxError
 
+GIVEN = "given_to_rlpd_gx"  # modules whose names begin so hold objects that were handed over in Python
+
 
 def load(spec: str, what: str) -> tuple[Any, ModuleType]:
     """The object named by `module:name` after the flag --`what`, and its module."""
@@ -35,6 +37,11 @@ def load_module(spec: str, what: str) -> tuple[ModuleType, str]:
     try:
         return importlib.import_module(module_name), name
     except ModuleNotFoundError as error:
+        if module_name.startswith(GIVEN):
+            raise GxError(
+                f"this run was begun from Python with its own {what}, which no file holds; continue it there with "
+                "gx.Run(folder, env=..., rules=...).resume()"
+            ) from None
         if error.name is not None and not f"{module_name}.".startswith(f"{error.name}."):
             raise GxError(
                 f"--{what} {spec}: {module_name} imports {error.name}, which is not installed"

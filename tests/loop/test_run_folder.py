@@ -198,7 +198,7 @@ def limit(state):
         ("fallback", "0.1, 0, 0", "0.1, 1, 0"),
         ("near_miss", "0.1, 0, 0", "0.2, 0, 0"),
         ("initial_action", "0.1, 0, 0", "0.1, 0, 1"),
-        ("embedding", "[2.0]]", "[3.0]]"),
+        ("rules", "[2.0]]", "[3.0]]"),
         ("unsafe_event", "return False", "return True"),
     ],
 )

@@ -10,6 +10,8 @@ import gymnasium as gym
 import numpy as np
 
 import rlpd_gx as gx
+from rlpd_gx.guards import Guard
+from rlpd_gx.rules import fingerprint, unreadable
 
 LIMIT = 1.0
 
@@ -131,3 +133,17 @@ def test_another_process_finds_the_same_fingerprint():
         for seed in ("1", "2")
     }
     assert len(answers) == 1
+
+
+def test_a_guard_of_ones_own_can_be_read(monkeypatch):
+    class Mine(Guard):
+        def stored(self, transition):
+            return transition if LIMIT else None
+
+    guard = Mine("mine", mode="enforce")
+    before = fingerprint(guard)
+    assert unreadable(guard) == []
+    assert before == fingerprint(Mine("mine", mode="enforce"))
+    assert before != fingerprint(Mine("mine", mode="monitor"))
+    monkeypatch.setitem(globals(), "LIMIT", 2.0)
+    assert fingerprint(guard) != before

@@ -65,6 +65,62 @@ def find_flags(
             _write(out, name, found.as_json(), settings)
 
 
+def show(
+    game: Annotated[str, Argument(help="A game, or the file of a table.")],
+    out: Annotated[Path, Option(help="PNG file.")] = Path("atari.png"),
+    steps: Annotated[
+        int | None,
+        Option(min=0, help="After this many steps [default: when a rule first forbids something]."),
+    ] = None,
+    seed: Annotated[int, Option(min=0, help="Random seed of the game and its random player.")] = 0,
+) -> None:
+    """Draw what the game's table sees: boxes, where deadly things go, and the actions its rules forbid."""
+    import numpy as np
+
+    from rlpd_gx.envs.atari import make
+    from rlpd_gx.envs.atari.drawing import forbidden, picture, save
+    from rlpd_gx.errors import GxError
+
+    if not out.parent.is_dir():
+        raise GxError(f"the folder {out.parent} does not exist; make it, or write elsewhere with --out")
+    env = make(game)
+    env.reset(seed=seed)
+    rng = np.random.default_rng(seed)
+    played = 0
+    while played < (2_000 if steps is None else steps) and (
+        steps is not None or not forbidden(env) or played < 2
+    ):
+        *_, terminated, truncated, _ = env.step(int(rng.integers(len(env.actions))))
+        played += 1
+        if terminated or truncated:
+            env.reset()
+    save(picture(env), out)
+    rules = "; ".join(f"{rule} forbids {', '.join(names)}" for rule, names in forbidden(env).items())
+    print(f"{out}: {env.game.name} after {played} steps; {rules or 'nothing is forbidden'}")
+
+
+def boxes(
+    game: Annotated[str, Argument(help="A game, the file of a table, or all.")] = "all",
+    steps: Annotated[int, Option(min=10, help="Steps of guarded random play.")] = 1_500,
+    seed: Annotated[int, Option(min=0, help="Random seed of the game and its random player.")] = 0,
+    out: Annotated[
+        Path | None, Option(help="JSON file; games that are in it already keep their place.")
+    ] = None,
+) -> None:
+    """Check that the boxes of a game's table show something on the screen, kind by kind."""
+    from rlpd_gx.envs.atari import GAMES, find_game
+    from rlpd_gx.envs.atari.agreement import boxes_agree
+
+    for name in list(GAMES) if game == "all" else [game if game.endswith(".toml") else find_game(game).name]:
+        found = boxes_agree(name, steps, seed=seed)
+        for kind, row in found.items():
+            share = "not seen" if row["share"] is None else f"{row['share']:.1%} of {row['boxes']} boxes"
+            control = "" if row["elsewhere"] is None else f" (elsewhere {row['elsewhere']:.1%})"
+            print(f"{name}: {kind}: {share}{control}")
+        if out is not None:
+            _write(out, name, {"objects": found}, {"steps": steps, "seed": seed}, "boxes")
+
+
 def _sentence(found: Any) -> str:
     shown = found.as_json()
     lag = "no event seen" if shown["lag_steps"] is None else f"certain {shown['lag_steps']:g} steps before"
@@ -78,7 +134,9 @@ def _sentence(found: Any) -> str:
     )
 
 
-def _write(out: Path, name: str, found: dict[str, Any], settings: dict[str, int]) -> None:
+def _write(
+    out: Path, name: str, found: dict[str, Any], settings: dict[str, int], command: str = "find-flags"
+) -> None:
     """Add one game to the file, in one piece, with what is needed to repeat it."""
     import datetime
     import json
@@ -89,7 +147,7 @@ def _write(out: Path, name: str, found: dict[str, Any], settings: dict[str, int]
     content = json.loads(out.read_text()) if out.exists() else {"games": {}}
     options = " ".join(f"--{key} {value}" for key, value in settings.items())
     content["games"][name] = {
-        "command": f"rlpd-gx atari find-flags {name} {options}",
+        "command": f"rlpd-gx atari {command} {name} {options}",
         "date": datetime.date.today().isoformat(),
         "machine": f"{platform.machine()}, {os.cpu_count()} cores, ale-py {version('ale-py')}",
         **found,

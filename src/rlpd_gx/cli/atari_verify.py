@@ -1,4 +1,4 @@
-"""`rlpd-gx atari verify`: what look-ahead is worth, game by game."""
+"""`rlpd-gx atari verify`: what look-ahead and RAM rules are worth, game by game."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -10,8 +10,10 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from rlpd_gx.experiments.look_ahead import Arm
+    from rlpd_gx.rules import Rule
 
 WIDTH = 170  # characters of the table
+GUARDS = ("look-ahead", "ram", "both")
 
 
 def verify(
@@ -23,11 +25,17 @@ def verify(
             "[algorithm:]file.zip, or module:callable."
         ),
     ] = "random",
-    observation: Annotated[str, Option(help="What the policy sees: ram or pixels.")] = "ram",
+    observation: Annotated[str, Option(help="What the policy sees: ram, objects or pixels.")] = "ram",
+    guard: Annotated[
+        str, Option(help="look-ahead, ram (the table's rules), or both: look-ahead checks what ram forbids.")
+    ] = "look-ahead",
+    critical: Annotated[
+        int, Option(min=0, help="States on which RAM rules are compared with complete look-ahead sets.")
+    ] = 0,
     depth: Annotated[int | None, Option(min=2, help="Steps to look ahead [default: the game's own].")] = None,
-    events: Annotated[int, Option(min=1, help="Play until so many unsafe events without a guard.")] = 30,
-    min_steps: Annotated[int, Option(min=250, help="But for at least so many steps.")] = 2_000,
-    max_steps: Annotated[int, Option(min=250, help="And at most so many.")] = 10_000,
+    events: Annotated[int, Option(min=1, help="Play until this many unsafe events without a guard.")] = 30,
+    min_steps: Annotated[int, Option(min=250, help="But for at least this many steps.")] = 2_000,
+    max_steps: Annotated[int, Option(min=250, help="And at most this many.")] = 10_000,
     guarded_steps: Annotated[
         int | None, Option(min=250, help="Steps under the guard [default: as many as without].")
     ] = None,
@@ -40,13 +48,16 @@ def verify(
         ),
     ] = None,
 ) -> None:
-    """Play each game without a guard and under look-ahead, and compare unsafe events, score and cost."""
+    """Play each game without a guard and under one, and compare unsafe events, score and cost."""
     from rich.console import Console
 
     from rlpd_gx.envs.atari import GAMES, find_game
 
     names = list(GAMES) if game == "all" else [find_game(game).name]
-    settings = {"policy": policy, "observation": observation, "events": events, "min_steps": min_steps,
+    if guard not in GUARDS:
+        raise GxError(f"--guard is {guard!r}, but it must be one of: {', '.join(GUARDS)}")
+    settings = {"policy": policy, "observation": observation, "guard": guard, "critical": critical,
+                "events": events, "min_steps": min_steps,
                 "max_steps": max_steps, "guarded_steps": guarded_steps, "seed": seed}  # fmt: skip
     content = _read(out)
     console = Console()
@@ -70,14 +81,20 @@ def _game(
     from rlpd_gx.cli.policies import load_policy
     from rlpd_gx.envs.atari import make
     from rlpd_gx.envs.atari.lookahead import Lookahead
-    from rlpd_gx.experiments.look_ahead import compare
+    from rlpd_gx.envs.atari.ram_rules import RamRules
+    from rlpd_gx.experiments.look_ahead import agreement, compare
     from rlpd_gx.guardian import Guardian
 
     env = make(name, settings["observation"])
     rule = Lookahead(env, depth)
-    guardian = Guardian(env.action_space, rule, embedding=env.embedding)
+    chosen: Rule = rule
+    if settings["guard"] != "look-ahead":
+        ram = RamRules(env)
+        chosen = ram if settings["guard"] == "ram" else ram | rule
+    guardian = Guardian(env.action_space, chosen, embedding=env.embedding)
     known = {**settings, "depth": rule.search.depth, "fingerprint": guardian.fingerprint}
-    if done is not None and all(done.get(key) == value for key, value in known.items()):
+    defaults = {"guard": "look-ahead", "critical": 0}  # files of before have no such fields
+    if done is not None and all((defaults | done).get(key) == value for key, value in known.items()):
         return done
     with Progress(console=console, transient=True) as progress:
         task = progress.add_task(name, total=None)
@@ -95,6 +112,8 @@ def _game(
             **{key: settings[key] for key in ("seed", "events", "min_steps", "max_steps", "guarded_steps")},
             tell=tell,
         )
+    if settings["critical"]:
+        found["agreement"] = agreement(env, RamRules(env), rule, settings["critical"], settings["seed"])
     given = {
         key: value for key, value in (*settings.items(), ("depth", rule.search.depth)) if value is not None
     }
@@ -107,7 +126,10 @@ def table(games: dict[str, dict[str, Any]]) -> "Table":
     """All games for the terminal."""
     from rich.table import Table
 
-    made = Table(title="Unsafe events and score per 1,000 steps, without a guard and under look-ahead")
+    guards = sorted({found.get("guard", "look-ahead") for found in games.values()})
+    made = Table(
+        title=f"Unsafe events and score per 1,000 steps, without a guard and under {', '.join(guards)}"
+    )
     headings = ("game", "steps", "events", "per 1,000", "times fewer (95%)", "score", "moved", "inevit.",
                 "depth", "simulated", "ms", "ms mean")  # fmt: skip
     for heading in headings:
@@ -127,8 +149,8 @@ def table(games: dict[str, dict[str, Any]]) -> "Table":
             f"{guarded['inevitable_share']:.1%}",
             str(found["depth"]),
             f"{guarded['simulated_steps_per_step']:.1f}",
-            f"{guarded['milliseconds_median']:.1f}",
-            f"{guarded['milliseconds_mean']:.1f}",
+            f"{guarded['milliseconds_median']:.2g}",
+            f"{guarded['milliseconds_mean']:.2g}",
         )
     return made
 
@@ -148,7 +170,24 @@ def _conclusion(games: dict[str, dict[str, Any]]) -> str:
         f"events in geometric mean, counted as (events + 0.5) / steps; at least twice fewer in {(fewer >= 2).sum()}; "
         f"significantly more in {', '.join(worse) or 'none'}. All 95% intervals are in the JSON file. "
         "ms: processor time of a verdict, median and mean. simulated: emulator steps for each step of the game, since "
-        "look-ahead uses a privileged simulator."
+        "look-ahead uses a privileged simulator." + _agreements(games)
+    )
+
+
+def _agreements(games: dict[str, dict[str, Any]]) -> str:
+    """How RAM rules compare with look-ahead, where that was asked for."""
+    import numpy as np
+
+    found = [game["agreement"] for game in games.values() if game.get("agreement", {}).get("critical_states")]
+    if not found:
+        return ""
+    recall, precision = (
+        float(np.median([f[key] if f[key] is not None else 0.0 for f in found]))
+        for key in ("recall", "precision")
+    )
+    return (
+        f" On critical states (look-ahead allows some actions and forbids some), RAM rules forbid {recall:.2f} of what "
+        f"look-ahead forbids, and {precision:.2f} of what they forbid it forbids too: medians of {len(found)} games."
     )
 
 

@@ -1,5 +1,6 @@
 """What the loop needs of an environment beyond its spaces, so that it names no task."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import gymnasium as gym
@@ -19,8 +20,8 @@ class Description:
     """Whether evaluations sample the policy instead of taking its mode."""
     reports_unsafe_events: bool = False
     """Whether `info["unsafe_event"]` is in every step, also without rules."""
-    replayed_observation: str | None = None
-    """The observation that action logs are replayed into."""
+    replay: Mapping[str, str] = field(default_factory=dict)
+    """Options for replaying action logs into this environment's observation."""
 
 
 def describe(env_id: str) -> Description:
@@ -33,7 +34,8 @@ def describe(env_id: str) -> Description:
         whole_games,
         sample_in_evaluation=True,
         reports_unsafe_events=True,
-        replayed_observation=ours["observation"],
+        replay={"observation": ours["observation"]}
+        | ({"table": ours["game"]} if ours["observation"] == "objects" else {}),
     )
 
 
@@ -43,4 +45,9 @@ def stored_as(env_id: str, space: gym.Space) -> tuple[str, gym.Space]:
     if ours is None:
         return env_id, space
     assert isinstance(space, gym.spaces.Box)
-    return f"ALE/{ours['game']}-v5", gym.spaces.Box(space.low[0], space.high[0], dtype=np.uint8)
+    from rlpd_gx.envs.atari.games import find_game
+
+    name = f"ALE/{find_game(ours['game']).name}-v5"
+    if ours["observation"] == "objects":
+        return name, space
+    return name, gym.spaces.Box(space.low[0], space.high[0], dtype=np.uint8)

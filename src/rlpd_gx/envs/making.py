@@ -23,7 +23,7 @@ REGISTERING = {  # module that registers environments -> prefixes of their names
     "ale_py": ("ALE/",),
     "gymnasium_robotics": ("Adroit", "Fetch", "Hand", "PointMaze", "AntMaze"),
 }
-ATARI = re.compile(r"Atari/(?P<game>\w+)-(?P<observation>ram|pixels)")
+ATARI = re.compile(r"Atari/(?P<game>.+)-(?P<observation>ram|pixels|objects)")
 
 
 def make(env_id: str, **options: Any) -> gym.Env:
@@ -53,7 +53,7 @@ def make(env_id: str, **options: Any) -> gym.Env:
 def _atari(env_id: str, options: Json) -> gym.Env:
     ours = ATARI.fullmatch(env_id)
     if ours is None:
-        raise GxError(f"--env {env_id}: our games are named Atari/GAME-ram or Atari/GAME-pixels")
+        raise GxError(f"--env {env_id}: our games are named Atari/GAME-ram, -objects or -pixels")
     from rlpd_gx.envs import atari
 
     if "max_episode_steps" in options:

@@ -1,4 +1,4 @@
-"""The effect of look-ahead in a game: the same policy and seeds, without a guard and with one."""
+"""The effect of a guard in a game: the same policy and seeds, without it and with it."""
 
 import time
 from collections.abc import Callable
@@ -8,9 +8,11 @@ import numpy as np
 
 from rlpd_gx.envs.atari import AtariEnv
 from rlpd_gx.guardian import Guardian
+from rlpd_gx.rules import Rule
 from rlpd_gx.trees import Json, Tree
 from rlpd_gx.types import Action
 
+ASK_EVERY = 5  # steps between states that whole safe sets are asked for
 BLOCK_STEPS = 250  # scores are resampled in blocks: neighbouring steps are not independent
 
 Policy = Callable[[Tree], Action]
@@ -145,4 +147,42 @@ def compare(
         "guarded": summary(guarded),
         "times_fewer": fewer,
         "times_fewer_interval": [low, None if np.isinf(high) else high],
+    }
+
+
+def agreement(
+    env: AtariEnv, ram: Rule, look_ahead: Rule, states: int, seed: int, most_steps: int = 4_000
+) -> Json:
+    """RAM rules beside look-ahead's whole safe sets, on critical states: where it allows some actions, not all.
+
+    States are those of random play under the RAM rules, so that later parts of a game are among them. Recall is the
+    share of look-ahead's forbidden actions that RAM rules forbid, precision that of theirs which it forbids too.
+    """
+    quick = Guardian(env.action_space, ram, embedding=env.embedding)
+    whole = Guardian(env.action_space, look_ahead, embedding=env.embedding)
+    rng = np.random.default_rng(seed)
+    env.reset(seed=seed)
+    both = theirs = ours = critical = steps = 0
+    while critical < states and steps < most_steps:
+        by_ram = quick.safe_sets([env])
+        verdict = quick.certify(env, int(rng.integers(env.action_space.n)))  # type: ignore[attr-defined]
+        if steps % ASK_EVERY == 0:
+            by_look_ahead = whole.safe_sets([env])
+            allowed, seen = (np.asarray(s.allowed)[0] for s in (by_ram, by_look_ahead))  # type: ignore[union-attr]
+            if seen.any() and not seen.all():
+                critical += 1
+                both += int((~allowed & ~seen).sum())
+                ours += int((~allowed).sum())
+                theirs += int((~seen).sum())
+        *_, terminated, truncated, _ = env.step(verdict.action)
+        steps += 1
+        if terminated or truncated:
+            env.reset(seed=seed + steps)
+    return {
+        "critical_states": critical,
+        "steps": steps,
+        "forbidden_by_look_ahead": theirs,
+        "forbidden_by_ram": ours,
+        "recall": both / theirs if theirs else None,
+        "precision": both / ours if ours else None,
     }

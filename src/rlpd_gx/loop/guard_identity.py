@@ -11,10 +11,8 @@ from rlpd_gx.guardian.named import BESIDE_RULES
 from rlpd_gx.loop.task import Task
 from rlpd_gx.rules import Atom, conjuncts, fingerprint, unreadable
 
-OPTIONS = (
-    "state",
-    *(name for name in BESIDE_RULES if name != "embedding"),
-)  # which the rules' fingerprint covers
+# the embedding is covered by the rules' fingerprint
+OPTIONS = ("state", *(name for name in BESIDE_RULES if name != "embedding"))
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,7 +47,7 @@ class GuardIdentity:
         self, saved: Mapping[str, str], source: str, rules: str, since: str, remedy: str
     ) -> None:
         """Raise unless everything is what was saved."""
-        names = sorted({*saved, *self.fingerprints}, key=["rules", *OPTIONS, "guard"].index)
+        names = [*self.fingerprints, *(name for name in saved if name not in self.fingerprints)]
         changed = [name for name in names if saved.get(name) != self.fingerprints.get(name)]
         if not changed:
             return

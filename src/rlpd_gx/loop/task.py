@@ -2,7 +2,7 @@
 
 import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from rlpd_gx import guards, schedules, trees
-from rlpd_gx.config import Config
+from rlpd_gx.config import Config, LearnerConfig
 from rlpd_gx.envs.description import describe
 from rlpd_gx.envs.making import make
 from rlpd_gx.errors import GxError
@@ -116,7 +116,7 @@ class Task:
         options: dict[str, Any] = {}
         live = None
         if not is_dataset(source) and formats.detect(source) == "action_log":
-            options["observation"] = describe(run.env).replayed_observation or "ram"
+            options |= describe(run.env).replay
             if run.rules:
                 live = offline_rules.while_replayed(
                     source, None, run.rules, run.env, env_kwargs=run.env_kwargs, live_state=run.rules_state
@@ -157,9 +157,27 @@ class Task:
             raise GxError(f"--device {self.config.run.device} cannot be used: {first_line}") from None
         return self.config.run.device
 
+    @property
+    def learner_config(self) -> LearnerConfig:
+        """The Learner's settings; without safe sets that can be stored, its backup cannot count them."""
+        config = self.config.learner
+        if not self.unbacked_rules:
+            return config
+        return replace(
+            config, backup="none", actor="clone" if config.actor == "clone" else "raw", execution="project"
+        )
+
+    @property
+    def unbacked_rules(self) -> tuple[str, ...]:
+        """Rules that hold at execution but not in the backup: their safe sets have no finite description."""
+        example = self.example
+        if example.guardian is None or example.safe_set is not None:
+            return ()
+        return example.guardian.names
+
     def learner(self) -> Sac:
         """A new learner for these spaces."""
-        example, config = self.example, self.config.learner
+        example, config = self.example, self.learner_config
         common: dict[str, Any] = {
             "safe_set_spec": example.spec,
             "seed": self.config.run.seed,

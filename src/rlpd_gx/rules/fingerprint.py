@@ -10,8 +10,9 @@ What counts:
   that is used in any other way (passed on, given another name, read with getattr) counts with everything in it.
 - classes with their bases, objects with their class and all attributes, arrays with their bytes, dicts in their order.
 - decorated, cached and partial functions: what they wrap.
-- installed packages and the standard library: by the name of what is used, not by its code; plain data in an installed
-  package by value. What a package makes when it is called (a wrapper, an interpolator) counts by its contents.
+- installed packages, the standard library and rlpd-gx itself, apart from the rules in `rlpd_gx.envs`: by the name of
+  what is used, not by its code; plain data in an installed package by value. What a package makes when it is called
+  (a wrapper, an interpolator) counts by its contents.
 
 What nobody can read (an open file, a compiled module of one's own, `eval`, `open` or `importlib` called by the rule,
 the process environment) gets a text that no other process shares, so that nothing stored is ever taken to match;
@@ -25,13 +26,11 @@ import hashlib
 import importlib
 import os
 import sys
-import sysconfig
 import threading
 import types
 import typing
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import suppress
 from importlib.machinery import ExtensionFileLoader
 from pathlib import Path
 from typing import Any
@@ -39,6 +38,7 @@ from typing import Any
 import numpy as np
 
 from rlpd_gx.rules.bytecode import Import, analyse, inner
+from rlpd_gx.rules.origins import MISSING, address, at, attribute, cell_content, homes, is_installed
 
 
 def fingerprint(*things: Any) -> str:
@@ -80,10 +80,12 @@ _BOOKKEEPING = {
     "__module__",
     "__orig_bases__",
     "__parameters__",
+    "__slotnames__",
     "__static_attributes__",
     "__type_params__",
     "__weakref__",
     "_abc_impl",
+    "_value2member_map_",
 }
 _ELSEWHERE = (  # what brings in things that are not in the code
     *("builtins.eval", "builtins.exec", "builtins.compile", "builtins.__import__", "builtins.globals"),
@@ -91,8 +93,8 @@ _ELSEWHERE = (  # what brings in things that are not in the code
     *("sys.modules", "sys.argv", "importlib", "_frozen_importlib", "ctypes", "runpy", "pkgutil"),
     *("numpy.load", "numpy.loadtxt", "numpy.genfromtxt", "numpy.fromfile", "numpy.memmap"),
 )
+_OUR_RULES = ("rlpd_gx.envs.", "rlpd_gx.experiments.")  # the rest of this package is a library to rules
 _FILE_READERS = {"read_text", "read_bytes"}  # of a path
-_STANDARD_LIBRARY = {os.path.realpath(p) for n in ("stdlib", "platstdlib") if (p := sysconfig.get_path(n))}
 
 
 class _Reader:
@@ -216,7 +218,7 @@ class _Reader:
 
     def _by_name(self, thing: Any) -> None:
         """Something that an installed package, or Python itself, holds under its name."""
-        module, name = ("os", "environ") if thing is os.environ else _address(thing)
+        module, name = ("os", "environ") if thing is os.environ else address(thing)
         self._named(module, name)
 
     def _named(self, module: str, name: str) -> None:
@@ -226,14 +228,17 @@ class _Reader:
             self.mark(full.removeprefix("builtins."))
 
     def _is_library_name(self, thing: Any) -> bool:
-        module, name = _address(thing)
-        return bool(name) and self._is_library(module) and _at(sys.modules[module], name) is thing
+        module, name = address(thing)
+        return bool(name) and self._is_library(module) and at(sys.modules[module], name) is thing
 
     def _is_library(self, name: str) -> bool:
         """Whether a module is not the rule's own code: built in, or installed with another package."""
-        if name.partition(".")[0] in self._own or name not in sys.modules:
+        package = name.partition(".")[0]
+        if package == "rlpd_gx":  # the same text whether this package is installed or not
+            return not f"{name}.".startswith(_OUR_RULES)
+        if package in self._own or name not in sys.modules:
             return False
-        return _is_installed(sys.modules[name])
+        return is_installed(sys.modules[name])
 
     def _module(self, module: types.ModuleType) -> None:
         """A module used as a whole: everything in it may matter."""
@@ -251,15 +256,18 @@ class _Reader:
         """Code, defaults, attributes, and what its names stand for."""
         if hasattr(function, "registry") and hasattr(function, "dispatch"):  # functools.singledispatch
             self.put("dispatch")
-            registry = {f"{_address(kind)}": part for kind, part in function.registry.items()}
+            registry = {f"{address(kind)}": part for kind, part in function.registry.items()}
             self.read_named(registry)
             return
         self.put("function")
         self.read(function.__code__)
         self.read_all((function.__defaults__, function.__kwdefaults__))
         self.read_named(vars(function), ("__doc__",))
-        cells = zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)
-        self._names(function.__code__, function.__globals__, {name: _content(cell) for name, cell in cells})
+        names, cells = function.__code__.co_freevars, [cell_content(c) for c in function.__closure__ or ()]
+        if self._is_library(address(function)[0]):  # made by a package: its own globals count by their names
+            self.read_all(cells)
+        else:
+            self._names(function.__code__, function.__globals__, dict(zip(names, cells, strict=True)))
 
     def _code(self, code: types.CodeType) -> None:
         said = analyse(code)
@@ -278,7 +286,7 @@ class _Reader:
                 self.read(module, found.module)
             elif found.name:
                 value, rest = self._follow(module, found.path)
-                bound.setdefault(found.name, []).append(_MISSING if rest else value)
+                bound.setdefault(found.name, []).append(MISSING if rest else value)
         for variable in sorted(set(said.reads), key=lambda r: (r.name, r.path, r.is_global)):
             values = bound.get(variable.name, [])
             if not values and variable.name in cells:
@@ -307,14 +315,14 @@ class _Reader:
             if library and f"{value.__name__}.{path[0]}" in _ELSEWHERE:
                 self._named(value.__name__, path[0])
                 return
-            held = _attribute(value, path[0])
+            held = attribute(value, path[0])
             if "__getattr__" in vars(value) and path[0] not in vars(value):
                 self.read(vars(value)["__getattr__"], f"{name}.__getattr__")
             if library and not isinstance(held, types.ModuleType) and not self._counts(held):
                 self._named(value.__name__, path[0])
                 return
             value, name, path = held, f"{name}.{path[0]}", path[1:]
-        if value is _MISSING:
+        if value is MISSING:
             self.put("missing", name)
         else:
             self.read(value, name)
@@ -330,15 +338,17 @@ class _Reader:
         try:
             return importlib.import_module(name, space.get("__package__") or None)
         except Exception:  # the function will find that out by itself
-            return _MISSING
+            return MISSING
 
     def _follow(self, value: Any, path: tuple[str, ...]) -> tuple[Any, tuple[str, ...]]:
         while path and isinstance(value, types.ModuleType):
-            value, path = _attribute(value, path[0]), path[1:]
+            value, path = attribute(value, path[0]), path[1:]
         return value, path
 
     def _class(self, kind: type) -> None:
         self.put("class", kind.__qualname__)
+        if kind.__module__ == "builtins":  # such as type(None), which has no public name
+            return
         if not kind.__flags__ & 1 << 9:  # made by compiled code, not by a class statement
             self.mark(f"the compiled class {kind.__qualname__}")
         if type(kind) is not type:
@@ -370,7 +380,7 @@ class _Reader:
         if isinstance(getattr(thing, "py_func", None), types.FunctionType):  # numba
             self.read(thing.py_func)
             return
-        own = not self._is_library_name(kind)
+        own = kind.__module__ != "builtins" and not self._is_library_name(kind)
         if own:
             self.read(kind)
             self.read_named(_state(thing))
@@ -380,7 +390,7 @@ class _Reader:
         bases = [
             b for b in kind.__mro__ if self._is_library_name(b) and b not in _NO_STATE and b not in _BASES
         ]
-        if bases:
+        if bases or not own:
             self._reduced(thing)
 
     def _reduced(self, thing: Any) -> None:
@@ -391,7 +401,7 @@ class _Reader:
             parts = ""
         if isinstance(parts, str):  # a name, but not one of an installed package
             home = sys.modules.get(type(thing).__module__.partition(".")[0])
-            if parts and getattr(home, parts, _MISSING) is thing:
+            if parts and getattr(home, parts, MISSING) is thing:
                 self._named(str(getattr(home, "__name__", "")), parts)
             else:
                 self.mark(f"an object of type {type(thing).__module__}.{type(thing).__qualname__}")
@@ -403,7 +413,6 @@ class _Reader:
                 self.read(list(part) if isinstance(part, Iterator) else part)
 
 
-_MISSING: Any = object()
 _NO_STATE = (object, typing.Generic, typing.Protocol)
 _BASES: dict[type, Callable[[Any], Any]] = {
     bool: bool,
@@ -438,77 +447,12 @@ _SIMPLE: dict[type, Callable[[Any], tuple[Any, ...]]] = {
 
 
 def _read(things: tuple[Any, ...]) -> _Reader:
-    own = {"__main__", "rlpd_gx"}  # the same text whether this package is installed or not
+    own = {"__main__"}
     for thing in things:
-        own |= {name.partition(".")[0] for name in _homes(thing, [])}
+        own |= {name.partition(".")[0] for name in homes(thing, [])}
     reader = _Reader(frozenset(own - {"builtins", "functools"}))
     reader.read_all(things)
     return reader
-
-
-def _homes(thing: Any, above: list[int]) -> Iterator[str]:
-    """The modules that something callable comes from, and what it wraps."""
-    if not callable(thing) or id(thing) in above:
-        return
-    above = [*above, id(thing)]
-    if isinstance(thing, types.FunctionType):
-        yield str(thing.__globals__.get("__name__", ""))
-        for cell in thing.__closure__ or ():
-            yield from _homes(_content(cell), above)
-    else:
-        yield str(getattr(thing if isinstance(thing, type) else type(thing), "__module__", ""))
-    for name in ("func", "__func__", "__self__", "__wrapped__"):
-        yield from _homes(getattr(thing, name, None), above)
-
-
-def _address(thing: Any) -> tuple[str, str]:
-    """The module and the name under which something should be found."""
-    if isinstance(thing, types.FunctionType):  # functools.wraps changes __module__
-        return str(thing.__globals__.get("__name__", "")), thing.__qualname__
-    if isinstance(thing, np.ufunc):
-        scipy = sys.modules.get("scipy.special")
-        return "numpy" if hasattr(np, thing.__name__) or scipy is None else "scipy.special", thing.__name__
-    if isinstance(thing, types.BuiltinFunctionType) and isinstance(thing.__self__, types.ModuleType):
-        return str(thing.__module__), thing.__name__
-    module = getattr(thing, "__module__", None)
-    name = getattr(thing, "__qualname__", None) or getattr(thing, "__name__", None)
-    return (module, name) if isinstance(module, str) and isinstance(name, str) else ("", "")
-
-
-def _at(value: Any, path: str) -> Any:
-    for name in path.split("."):
-        value = getattr(value, name, _MISSING)
-    return value
-
-
-def _attribute(module: types.ModuleType, name: str) -> Any:
-    """What stands behind a dot; a submodule that nobody has imported yet is imported."""
-    if name in vars(module):
-        return vars(module)[name]
-    with suppress(Exception):
-        if "__path__" in vars(module):
-            return importlib.import_module(f"{module.__name__}.{name}")
-    with suppress(Exception):
-        return getattr(module, name)
-    return _MISSING
-
-
-def _is_installed(module: types.ModuleType) -> bool:
-    """Whether a module lies in the standard library or with the installed packages, or is built in."""
-    said = vars(module)  # not getattr: a module may answer for names that it does not hold
-    places = [said.get("__file__"), *(said.get("__path__") or ())]
-    for place in places:
-        if place:
-            return _is_with_packages(str(place))
-    return module.__name__ in sys.builtin_module_names or module.__name__ in sys.stdlib_module_names
-
-
-@functools.lru_cache(maxsize=4096)
-def _is_with_packages(place: str) -> bool:
-    real = os.path.realpath(place)
-    if {"site-packages", "dist-packages"}.intersection(Path(real).parts):
-        return True
-    return any(real.startswith(folder + os.sep) for folder in _STANDARD_LIBRARY)
 
 
 def _is_data(thing: Any) -> bool:
@@ -533,13 +477,6 @@ def _state(thing: Any) -> dict[str, Any]:
 
 def _is_local(code: types.CodeType, name: str) -> bool:
     return name in code.co_varnames or name in code.co_cellvars or name in code.co_freevars
-
-
-def _content(cell: types.CellType) -> Any:
-    try:
-        return cell.cell_contents
-    except ValueError:  # not filled yet: a function that names itself
-        return None
 
 
 def _is_tensor(thing: Any) -> bool:

@@ -91,6 +91,18 @@ class MaskForm(TableForm):
         return booleans(answer), by_component
 
 
+class MarginsForm(TableForm):
+    """A rule from margins: fn(state) -> float[n_actions]; allowed when >= 0."""
+
+    name = "margins"
+
+    def table(self, answer: Tree) -> tuple[np.ndarray, bool]:
+        values = plain_array(answer).astype(np.float64)
+        if np.isnan(values).any():
+            raise GxError("returned NaN; a margin must be a number")
+        return values, False
+
+
 class SetForm(Form):
     """fn(state) -> the parameters of a convex set of actions [d]."""
 

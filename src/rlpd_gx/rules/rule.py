@@ -18,6 +18,7 @@ from rlpd_gx.rules.forms import (
     Form,
     Halfspaces,
     Margin,
+    MarginsForm,
     MaskForm,
     PositiveParts,
     Predicate,
@@ -215,6 +216,7 @@ def maker(form: Form) -> RuleMaker:
 rule = maker(Predicate())
 margin_rule = maker(Margin())
 mask_rule = maker(MaskForm())
+margins_rule = maker(MarginsForm())
 bounds_rule = maker(Bounds())
 l1_rule = maker(L1())
 positive_sum_rule = maker(PositiveParts())

@@ -102,18 +102,7 @@ class ConvexSet(SafeSet):
 
     @QUIET
     def contains(self, a: Array) -> Array:
-        tolerance = TOLERANCE_FLOAT32 if is_float32(a) else TOLERANCE
-        low, high, rows = self._form_like(a, self._lifted)
-        xp, a = namespace(a), as_float(a)
-        slack = tolerance * xp.abs(a)
-        inside = ~row_any(~((a + slack >= low) & (a - slack <= high)))
-        if rows.bound.shape[-1]:
-            terms = rows.terms(a)
-            excess, size = row_sum(terms) - rows.bound, row_sum(xp.abs(terms)) + xp.abs(rows.bound)
-            finest = ATOM * row_sum(xp.maximum(xp.abs(rows.pos), xp.abs(rows.neg)))
-            close = xp.isfinite(size) & (excess <= tolerance * size + finest)
-            inside = inside & xp.all(close | (excess <= 0), axis=-1)
-        return inside
+        return _within_tolerance(a, *self._form_like(a, self._lifted))
 
     @QUIET
     def nearest(self, a: Array, metric: Array | None = None, *, thorough: bool = True) -> Nearest:
@@ -139,8 +128,6 @@ class ConvexSet(SafeSet):
         rows = rows.with_arrays(pos, neg, quad, flat(rows.bound, k))
         weight = xp.ones_like(low) if metric is None else flat(as_float(metric, like=a), d)
         point, found, empty = _nearest_after_cast(flat(a, d), low, high, rows, weight, thorough)
-        # Checked by definition: a point that does not pass is not an answer.
-        found = found & self.contains(xp.reshape(point, (*batch, d))).reshape(found.shape)
         point[~found] = xp.nan
         return Nearest(xp.reshape(point, (*batch, d)), xp.reshape(found, batch), xp.reshape(empty, batch))
 
@@ -339,19 +326,44 @@ def _unbounded(like: Array, rows: Rows) -> Form:
     return Form(xp.full_like(like, -xp.inf), xp.full_like(like, xp.inf), rows)
 
 
+def _within_tolerance(a: Array, low: Array, high: Array, rows: Rows) -> Array:
+    """Whether actions [..., d] lie in box and rows up to the stated tolerance."""
+    tolerance = TOLERANCE_FLOAT32 if is_float32(a) else TOLERANCE
+    xp, a = namespace(a), as_float(a)
+    slack = tolerance * xp.abs(a)
+    inside = ~row_any(~((a + slack >= low) & (a - slack <= high)))
+    if rows.bound.shape[-1]:
+        terms = rows.terms(a)
+        excess, size = row_sum(terms) - rows.bound, row_sum(xp.abs(terms)) + xp.abs(rows.bound)
+        finest = ATOM * row_sum(xp.maximum(xp.abs(rows.pos), xp.abs(rows.neg)))
+        close = xp.isfinite(size) & (excess <= tolerance * size + finest)
+        inside = inside & xp.all(close | (excess <= 0), axis=-1)
+    return inside
+
+
 def _nearest_after_cast(
     a: Array, low: Array, high: Array, rows: Rows, weight: Array, thorough: bool
 ) -> Nearest:
     """Nearest points [B, d] that satisfy the rows after the cast to a's dtype, not merely up to rounding."""
+    xp, proposed = namespace(a), as_float(a)
+    within = (proposed >= low) & (proposed <= high)  # NaN is not
+    inside = ~row_any(~within) & ~row_any(exact.excess(rows, proposed) > 0)
+    (todo,) = xp.nonzero(~inside)
+    if len(todo) == len(a):
+        return _moved(a, low, high, rows, weight, thorough)
+    point, found, empty = xp.asarray(a, copy=True), xp.asarray(inside, copy=True), xp.zeros_like(inside)
+    if len(todo):
+        bounds, some = (low[todo], high[todo]), rows[todo]
+        point[todo], found[todo], empty[todo] = _moved(a[todo], *bounds, some, weight[todo], thorough)
+    return Nearest(point, found, empty)
+
+
+def _moved(a: Array, low: Array, high: Array, rows: Rows, weight: Array, thorough: bool) -> Nearest:
+    """The same for proposals that all have to move."""
     xp, short = namespace(a), is_float32(a)
     inner_low, inner_high = _representable(low, high, a) if short else (low, high)
     unit = float(xp.finfo(a.dtype).eps) / 2 if short else 4 * RESIDUAL
-    proposed = as_float(a)
-    within = (proposed >= low) & (proposed <= high)  # NaN is not
-    inside = ~row_any(~within) & ~row_any(exact.excess(rows, proposed) > 0)
-    if bool(xp.all(inside)):
-        return Nearest(xp.asarray(a, copy=True), inside, xp.zeros_like(inside))
-    near = bring_near(proposed, low, high, rows, weight)
+    near = bring_near(as_float(a), low, high, rows, weight)
 
     def solve(start: Array, index: Index, slack: Array) -> Solution:
         part = rows if index is ... else rows[index]
@@ -369,21 +381,23 @@ def _nearest_after_cast(
     slack = unit * xp.where(xp.isfinite(size), size, 0.0)
     point, found, proof = solve(near, ..., slack)
     empty = xp.zeros_like(found)
-    (thin,) = xp.nonzero(~(found | inside))
+    (thin,) = xp.nonzero(~found)
     if len(thin):  # a thin set is empty when shrunk: use the set itself, up to the stated tolerance
         point[thin], found[thin], proof[thin] = solve(near[thin], thin, xp.zeros_like(slack[thin]))
         lost = thin[~found[thin]]
         empty[lost] = exact.proven_empty(rows[lost], proof[lost], low[lost], high[lost])
         for i in lost[~empty[lost]].tolist() if thorough else ():
             _one_by_one(i, near, (low, high), (inner_low, inner_high), rows, weight, (point, found, empty))
-    point = xp.where(inside[:, None], a, xp.astype(point, a.dtype))
+    point = xp.astype(point, a.dtype)
 
     # Where rounding still breaks a row, project the found point once more (from so near, rounding is far smaller), and
     # then a little further inside.
     def broken(index: Array) -> Array:
-        return index[xp.any(exact.excess(rows[index], as_float(point[index])) > 0, axis=-1)]
+        x = as_float(point[index])
+        outside = row_any(~((x >= inner_low[index]) & (x <= inner_high[index])))
+        return index[outside | xp.any(exact.excess(rows[index], x) > 0, axis=-1)]
 
-    todo = broken(xp.nonzero(found & ~inside)[0])
+    todo = broken(xp.nonzero(found)[0])
     for attempt in range(4):
         if not len(todo):
             break
@@ -398,7 +412,9 @@ def _nearest_after_cast(
         pulled = pull_inside(start, _problem(i, inner_low, inner_high, rows, weight), Rounding.of(a))
         if pulled is not None:
             point[i] = xp.astype(as_float(pulled, like=a), a.dtype)
-    return Nearest(point, found | inside, empty & ~inside)
+    # The last word is the definition: a point that does not pass is not an answer.
+    found[todo] = _within_tolerance(point[todo], low[todo], high[todo], rows[todo])
+    return Nearest(point, found, empty)
 
 
 def _one_by_one(

@@ -51,10 +51,15 @@ class Rows:
     def lifted(self) -> Self:
         """The same constraints; rows with numbers near the smallest floats are multiplied by a power of two."""
         xp = namespace(self.pos)
-        size = xp.maximum(xp.maximum(xp.abs(self.pos), xp.abs(self.neg)), self.quad)
+        size = xp.abs(self.pos)
+        if self.kinked:
+            size = xp.maximum(size, xp.abs(self.neg))
+        if self.curved:
+            size = xp.maximum(size, self.quad)
         steepest = xp.max(size, axis=-1) if size.shape[-1] else xp.zeros_like(self.bound)
-        in_reach = (xp.abs(self.bound) < 2.0**400) | xp.isinf(self.bound)
-        faint = (steepest > 0) & (steepest < 2.0**-200) & in_reach
+        size = xp.abs(self.bound)
+        low = (steepest < 2.0**-200) | ((size > 0) & (size < 2.0**-200) & (steepest < 2.0**300))
+        faint = (steepest > 0) & low & ((size < 2.0**400) | xp.isinf(size))
         if not bool(xp.any(faint)):
             return self
         factor = xp.where(faint, 2.0**600, 1.0)

@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 
 from rlpd_gx.envs import atari
-from rlpd_gx.envs.atari.games import FREEWAY_STUN, KNOCKED_BACK, LIFE_LOST, NEGATIVE_REWARD, Flag, Moment
+from rlpd_gx.envs.atari.games import KNOCKED_BACK, LIFE_LOST, NEGATIVE_REWARD, Flag, Moment
 
+FREEWAY_STUN, _ = atari.GAMES["Freeway"].knocked
 MEASURED = json.loads((Path(__file__).parents[3] / "results" / "atari-flags.json").read_text())["games"]
 
 
@@ -92,13 +93,17 @@ def test_two_falls_of_boxing_in_one_step_are_not_hidden_by_points_won():
     env = atari.make("Boxing")
     env.reset(seed=0)
     rng = np.random.default_rng(0)
+    lost = 0
     for _ in range(600):
         *_, info = env.step(int(rng.integers(18)))
         assert info["unsafe_event"] or info["raw_reward"] >= 0
+        lost += info["raw_reward"] < 0
+    assert lost > 0
 
 
 def test_oxygen_falls_under_water_and_a_life_is_lost_without_it():
-    (oxygen,) = atari.GAMES["Seaquest"].resources
+    oxygen = atari.GAMES["Seaquest"].resources[0]
+    assert oxygen.value == "ram[102]"
     env = atari.make("Seaquest")
     env.reset(seed=4)
     down = env.action_meanings.index("DOWN")
@@ -109,7 +114,7 @@ def test_oxygen_falls_under_water_and_a_life_is_lost_without_it():
     left, lost = [], False
     while not lost:
         *_, info = env.step(down if len(left) < 60 else int(rng.choice(stay_under)))
-        left.append(int(env.ram()[oxygen.address]))
+        left.append(int(env.ram()[102]))
         lost = info["unsafe_event"]
     assert max(left) == oxygen.full
     under = left[60 : left.index(1, 60)]  # this submarine was not hit before

@@ -3,6 +3,8 @@
 from rlpd_gx.envs.atari.env import AtariEnv, Clone, make, make_vec
 from rlpd_gx.envs.atari.games import GAMES, Flag, Game, Resource, find_game
 from rlpd_gx.envs.atari.lookahead import Emulator, Lookahead, emulator_state, unsafe_event
+from rlpd_gx.envs.atari.objects import Objects, ObjectsObservation, objects_of
+from rlpd_gx.envs.atari.ram_rules import RamRules
 
 __all__ = [
     "GAMES",
@@ -12,11 +14,15 @@ __all__ = [
     "Flag",
     "Game",
     "Lookahead",
+    "Objects",
+    "ObjectsObservation",
+    "RamRules",
     "Resource",
     "emulator_state",
     "find_game",
     "make",
     "make_vec",
+    "objects_of",
     "state",
     "unsafe_event",
 ]

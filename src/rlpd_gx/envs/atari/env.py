@@ -10,11 +10,12 @@ import numpy as np
 from gymnasium.envs.registration import EnvSpec
 
 from rlpd_gx.envs.atari.games import Game, Moment, find_game
+from rlpd_gx.envs.atari.objects import Objects
 from rlpd_gx.errors import GxError, missing_extra
 from rlpd_gx.frames import SIDE, grey84
 from rlpd_gx.types import Array
 
-STACKS = {"ram": 2, "pixels": 4}
+STACKS = {"ram": 2, "pixels": 4, "objects": 1}
 NOOP = 0  # index of the action that does nothing, in the minimal and in the full set
 
 
@@ -37,13 +38,16 @@ class Clone:
     emulator: Any
     play: _Play
     ram: Array
+    previous_ram: Array
     stack: Array
     screens: Array | None
     generator: dict[str, Any]
 
 
 class AtariEnv(gym.Env[Array, Any]):
-    """One game. Observations uint8: `ram` [2, 128] or `pixels` [4, 84, 84], oldest first.
+    """One game. Observations uint8: `ram` [2, 128] or `pixels` [4, 84, 84], oldest first; `objects` float32 [n].
+
+    What the numbers of `objects` are is in `feature_names`; `gx.envs.atari.Objects` has the details.
 
     `info` always has `score` (raw, of the whole game), `raw_reward`, `lives`, `unsafe_event` (in this step),
     `game_over` and `steps` (of the game).
@@ -100,12 +104,16 @@ class AtariEnv(gym.Env[Array, Any]):
         self.actions = self.ale.getLegalActionSet() if full_action_space else self.ale.getMinimalActionSet()
         self.action_meanings = tuple(action.name for action in self.actions)
         self.action_space = gym.spaces.Discrete(len(self.actions))
-        frame = (128,) if observation == "ram" else (SIDE, SIDE)
-        self.observation_space = gym.spaces.Box(0, 255, (self.frame_stack, *frame), np.uint8)
+        self._objects = Objects(game) if observation == "objects" else None
+        self.observation_space = (
+            gym.spaces.Box(0, 255, (2, 128) if observation == "ram" else (4, SIDE, SIDE), np.uint8)
+            if self._objects is None
+            else self._objects.space
+        )
         self._play = _Play()
-        self._ram = self.ale.getRAM()
+        self._ram = self._previous_ram = self.ale.getRAM()
         # Replaced in each step, never written to: clones may keep it.
-        self._stack = np.zeros(self.observation_space.shape, np.uint8)
+        self._stack = np.zeros(self.observation_space.shape, self.observation_space.dtype)
         # [-2] the frame before the last of a step, [-1] the brighter of both, as AtariPreprocessing keeps them
         self._screens = (
             np.zeros((2, *self.ale.getScreenDims()), np.uint8) if observation == "pixels" else None
@@ -144,6 +152,17 @@ class AtariEnv(gym.Env[Array, Any]):
         """RAM [128] after the last step, also right after a restore, when the emulator's own copy is stale."""
         return self._ram
 
+    def previous_ram(self) -> Array:
+        """RAM [128] a step before; at the start of an episode, that of now."""
+        return self._previous_ram
+
+    @property
+    def feature_names(self) -> tuple[str, ...]:
+        """What each number of an `objects` observation is."""
+        if self._objects is None:
+            raise GxError(f"observation is {self.observation!r}: only 'objects' has names for its numbers")
+        return self._objects.names
+
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Array, dict[str, Any]]:
@@ -158,7 +177,9 @@ class AtariEnv(gym.Env[Array, Any]):
             self._new_game(seed)
             reward = 0.0
         self._play.life_lost = False
-        self._stack = np.repeat(self._frame()[None], self.frame_stack, axis=0)
+        self._previous_ram = self._ram
+        frame = self._frame()
+        self._stack = frame if self._objects else np.repeat(frame[None], self.frame_stack, axis=0)
         return self._stack.copy(), self._info(reward, False)
 
     def step(self, action: int) -> tuple[Array, float, bool, bool, dict[str, Any]]:
@@ -166,7 +187,8 @@ class AtariEnv(gym.Env[Array, Any]):
         if self._terminated or self._play.steps >= self.max_steps:
             raise gym.error.ResetNeeded("the episode is over: call reset() first")
         reward, unsafe_event = self.advance(action)
-        self._stack = np.concatenate((self._stack[1:], self._frame()[None]))
+        frame = self._frame()
+        self._stack = frame if self._objects else np.concatenate((self._stack[1:], frame[None]))
         terminated = self._terminated
         truncated = not terminated and self._play.steps >= self.max_steps
         info = self._info(reward, unsafe_event)
@@ -192,7 +214,7 @@ class AtariEnv(gym.Env[Array, Any]):
             if self._screens is not None and frame >= self.frame_skip - 2:
                 ale.getScreenGrayscale(self._screens[frame - self.frame_skip])
         lives = ale.lives()
-        self._ram = ale.getRAM()
+        self._previous_ram, self._ram = self._ram, ale.getRAM()
         play.untouched = False
         play.steps += 1
         play.score += total
@@ -206,6 +228,7 @@ class AtariEnv(gym.Env[Array, Any]):
             self.ale.cloneState(include_rng=True),
             copy.copy(self._play),
             self._ram,
+            self._previous_ram,
             self._stack,
             None if self._screens is None else self._screens.copy(),
             dict(self.np_random.bit_generator.state),
@@ -215,7 +238,7 @@ class AtariEnv(gym.Env[Array, Any]):
         """Back to a clone of this environment or of one with the same settings."""
         self._load(clone.emulator, clone.play.untouched)
         self._play = copy.copy(clone.play)
-        self._ram, self._stack = clone.ram, clone.stack
+        self._ram, self._previous_ram, self._stack = clone.ram, clone.previous_ram, clone.stack
         if clone.screens is not None:
             self._screens = clone.screens.copy()
         self.np_random.bit_generator.state = clone.generator
@@ -228,6 +251,7 @@ class AtariEnv(gym.Env[Array, Any]):
             "emulator": np.frombuffer(clone.emulator.serialize(), np.uint8).copy(),
             "play": asdict(clone.play),
             "ram": clone.ram.copy(),
+            "previous_ram": clone.previous_ram.copy(),
             "stack": clone.stack.copy(),
             **({} if clone.screens is None else {"screens": clone.screens}),
             "generator": clone.generator,
@@ -248,7 +272,8 @@ class AtariEnv(gym.Env[Array, Any]):
                 emulator,
                 _Play(**snapshot["play"]),
                 np.array(snapshot["ram"], np.uint8),
-                np.array(snapshot["stack"], np.uint8),
+                np.array(snapshot["previous_ram"], np.uint8),
+                np.array(snapshot["stack"], self.observation_space.dtype),
                 None if screens is None else np.array(screens, np.uint8),
                 snapshot["generator"],
             )
@@ -294,6 +319,8 @@ class AtariEnv(gym.Env[Array, Any]):
 
     def _frame(self) -> Array:
         """The newest frame of the stack."""
+        if self._objects is not None:
+            return self._objects(self._ram, self._previous_ram)
         if self._screens is None:
             return self._ram
         if self.frame_skip > 1:

@@ -1,20 +1,27 @@
-"""What we know of each game: its unsafe event, and how dying shows in RAM before the event is counted.
+"""What we know of each game: one table a game, in `tables/`, and a folder or file of the user's own.
 
-Numbers were measured with `rlpd-gx atari find-flags all`; results/atari-flags.json holds them all.
+A table says where things stand in RAM, what each action does to the player, what is unsafe, and how dying shows
+before it is counted. `docs/atari.md` explains every field. Dying flags and their evidence were measured with
+`rlpd-gx atari find-flags all`; results/atari-flags.json holds them.
 """
 
 import re
-from dataclasses import dataclass
-from typing import NamedTuple
+import tomllib
+from collections.abc import Iterator, Mapping
+from dataclasses import MISSING, dataclass, field, fields
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
 
 from rlpd_gx.errors import GxError
 from rlpd_gx.types import Array
 
+TABLES = Path(__file__).parent / "tables"
 LIFE_LOST, NEGATIVE_REWARD, KNOCKED_BACK = "life lost", "negative reward", "knocked back"
-# Freeway: 0 while the chicken walks; a car sets it to 92, from where it counts down while the chicken is pushed back
-# and held. Reaching the other side sets it to 142 or 143, and is no mishap. Seen frame by frame in three games of UP,
-# beside the chicken's height, [14].
-FREEWAY_STUN, FREEWAY_CROSSED = 106, 128
+EVENTS = (LIFE_LOST, NEGATIVE_REWARD, KNOCKED_BACK)
+ROLES = ("hazard", "enemy", "projectile", "goal", "pickup", "friend", "platform")
+KEEPS = "keeps"  # a move that goes on as in the last step
+Range = tuple[float, float]
+Box = tuple[float, float, float, float]
 
 
 @dataclass(frozen=True)
@@ -43,24 +50,23 @@ class Flag:
         runs = [f"{first}" if first == last else f"{first}-{last}" for first, last in self.spans]
         return f"[{self.address}] = {', '.join(runs)}"
 
+    @classmethod
+    def parse(cls, text: str) -> "Flag":
+        """The reverse of `str`: `[105] = 1-23`."""
+        found = re.fullmatch(r"\[(\d+)\] = (\d+(?:-\d+)?(?:, \d+(?:-\d+)?)*)", text)
+        if found is None or int(found[1]) > 127:
+            raise GxError(f"{text!r} is no condition on a byte of RAM; write it like [105] = 1-23, 30")
+        runs = [[int(v) for v in run.split("-")] for run in found[2].split(", ")]
+        return cls(int(found[1]), tuple(v for run in runs for v in span(run[0], run[-1])))
+
 
 def span(first: int, last: int) -> tuple[int, ...]:
     """All values from the first to the last."""
     return tuple(range(first, last + 1))
 
 
-@dataclass(frozen=True)
-class Resource:
-    """A byte of RAM that runs out: at `empty` a life is lost."""
-
-    name: str
-    address: int
-    full: int
-    empty: int = 0
-
-
 class Moment(NamedTuple):
-    """What events are told from: RAM [128], the lives left, and whether the game is over."""
+    """What events are read from: RAM [128], the lives left, and whether the game is over."""
 
     ram: Array
     lives: int
@@ -69,7 +75,7 @@ class Moment(NamedTuple):
 
 @dataclass(frozen=True)
 class Evidence:
-    """Measurements behind a row of the table, copied from results/atari-flags.json."""
+    """Measurements behind a dying flag, copied from results/atari-flags.json."""
 
     precision: float = 0.0  # share of flagged steps that the event followed
     recall: float = 0.0  # share of events that were flagged
@@ -78,18 +84,113 @@ class Evidence:
 
 
 @dataclass(frozen=True)
+class Player:
+    """Who the actions move. `x`, `y` are of the upper left corner, in pixels of the screen (160 x 210)."""
+
+    x: str
+    y: str
+    size: Range
+    present: str = "True"
+    area: Box = (-1e4, -1e4, 1e4, 1e4)  # x and y stay in (left, top, right, bottom)
+    moves: Mapping[str, Range | str] = field(
+        default_factory=dict
+    )  # pixels in a step, or "keeps"; else (0, 0)
+    maze: bool = False  # walls are not in the table: a turn may fail, and then the player keeps going
+
+
+@dataclass(frozen=True)
+class Thing:
+    """Something on the screen, `count` of it; expressions may use `i`, 0 to count - 1."""
+
+    name: str
+    role: str
+    x: str
+    y: str
+    size: Range
+    count: int = 1
+    present: str = "True"
+    wrap: float = 0  # x counts modulo this, if not 0
+    kills: tuple[Box, ...] = ()  # its corner minus the player's is in one of: (left, top, right, bottom)
+    deadly: str = "True"  # when `kills` counts
+    after: str = "0"  # steps until it does
+    speed: tuple[str, str] | None = None  # pixels in a step; from the last two steps, if not given
+
+
+@dataclass(frozen=True)
+class Resource:
+    """Something that runs out or fills up, from `full` to `empty`."""
+
+    name: str
+    value: str
+    full: float
+    empty: float = 0
+
+
+@dataclass(frozen=True)
+class Category:
+    """A code; the agent sees which of `values` it is."""
+
+    name: str
+    value: str
+    values: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Number:
+    """A further quantity for the agent; it sees value / scale and its change."""
+
+    name: str
+    value: str
+    scale: float = 255
+    count: int = 1
+
+
+@dataclass(frozen=True)
+class RuleRow:
+    """One RAM rule. `kind` decides which fields it has; see `ram_rules.py`."""
+
+    name: str
+    kind: str
+    things: tuple[str, ...] = ()
+    horizon: int = 4
+    margin: float = 0  # pixels that boxes are widened by
+    every: float = 0.5  # steps between the moments looked at
+    when: str = "True"
+    forbid: tuple[str, ...] = ()
+    left: str = "0"
+    needs: str = "0"
+    way: str = ""
+    axis: str = "x"
+    at: float = 0
+    hit: Range = (0, 0)
+    speed: float = 0
+    bounce: Range = (0, 0)
+    start: str = ""  # where the player will come to rest on the other axis; where it is, if not given
+
+
+@dataclass(frozen=True)
 class Game:
-    """One game, and what counts as unsafe in it."""
+    """One game: what counts as unsafe in it, and its objects."""
 
     name: str
     actions: int  # in the minimal set
     event: str = LIFE_LOST
     end_counts: bool = True  # the last life shows as the end of the game; if not, it was counted before
+    knocked: tuple[int, int] = (0, 0)  # knocked back: this byte rises, but stays below the second
     dying: tuple[Flag, ...] = ()  # any of them; empty where none was found
-    resources: tuple[Resource, ...] = ()
     depth: int = 0  # steps to look ahead, as the flag asks for
     horizon: int = 0  # look at least so far, where traps close earlier than that
     evidence: Evidence = Evidence()
+    player: Player | None = None
+    things: tuple[Thing, ...] = ()
+    resources: tuple[Resource, ...] = ()
+    categories: tuple[Category, ...] = ()
+    numbers: tuple[Number, ...] = ()
+    rules: tuple[RuleRow, ...] = ()
+    names: Mapping[str, str] = field(default_factory=dict)  # shorthands of the table's expressions
+    sources: tuple[str, ...] = ()
+    trouble: str = ""  # what the table does not cover
+    file: str = ""  # where the table is
 
     @property
     def rom(self) -> str:
@@ -102,110 +203,124 @@ class Game:
             return self.end_counts if after.game_over else after.lives < before.lives
         if self.event == NEGATIVE_REWARD:
             return worst_reward < 0
-        return bool(before.ram[FREEWAY_STUN] < after.ram[FREEWAY_STUN] < FREEWAY_CROSSED)
+        byte, below = self.knocked
+        return bool(before.ram[byte] < after.ram[byte] < below)
 
     def is_dying(self, ram: Array) -> bool:
         """Whether RAM [128] shows that the event is already certain."""
         return any(flag(ram) for flag in self.dying)
 
 
-_TABLE = (
-    Game("Alien", 18, dying=(Flag(102, (3,)),), depth=5, evidence=Evidence(1.0, 1.0, 191, 15)),
-    Game("Amidar", 10, end_counts=False, depth=33, evidence=Evidence(events=196, lag_steps=2)),
-    Game(
-        "Assault",
-        7,
-        dying=(Flag(10, (*span(1, 5), 8, 10, 12, 14)),),
-        depth=17,
-        evidence=Evidence(1.0, 1.0, 176, 15),
-    ),
-    Game("Asterix", 9, dying=(Flag(69, (1,)),), depth=7, evidence=Evidence(1.0, 1.0, 200, 32)),
-    Game("BankHeist", 18, dying=(Flag(23, (253,)),), depth=6, evidence=Evidence(1.0, 1.0, 200, 51.5)),
-    Game("BattleZone", 18, depth=18, evidence=Evidence(events=158, lag_steps=4)),
-    Game("Boxing", 18, NEGATIVE_REWARD, depth=9, evidence=Evidence(events=200, lag_steps=2)),
-    Game("Breakout", 4, dying=(Flag(101, span(184, 208)),), depth=13, evidence=Evidence(1.0, 1.0, 200, 14.5)),
-    Game("ChopperCommand", 18, dying=(Flag(73, (173,)),), depth=6, evidence=Evidence(1.0, 1.0, 196, 16)),
-    Game(
-        "CrazyClimber",
-        9,
-        dying=(Flag(93, (1, 2)),),
-        depth=13,
-        evidence=Evidence(1.0, 1.0, 60, 44.5),
-    ),
-    Game("DemonAttack", 6, dying=(Flag(63, (3,)),), depth=5, evidence=Evidence(1.0, 1.0, 185, 16)),
-    Game("Freeway", 3, KNOCKED_BACK, depth=7, evidence=Evidence(events=200, lag_steps=0.5)),
-    Game(
-        "Frostbite",
-        18,
-        dying=(
-            Flag(107, span(8, 18)),
-            Flag(2, (52, 116, 166)),
-        ),
-        depth=20,
-        evidence=Evidence(0.9947, 0.81, 200, 56),
-    ),
-    Game("Gopher", 8, depth=64, evidence=Evidence(events=120, lag_steps=36)),
-    Game("Hero", 18, dying=(Flag(45, span(150, 255)),), depth=37, evidence=Evidence(1.0, 1.0, 190, 29)),
-    Game("Jamesbond", 18, dying=(Flag(100, (250,)),), depth=6, evidence=Evidence(1.0, 1.0, 200, 15)),
-    Game("Kangaroo", 18, dying=(Flag(54, (1,)),), depth=9, evidence=Evidence(1.0, 1.0, 200, 24)),
-    Game("Krull", 18, dying=(Flag(17, span(105, 120)),), depth=64, evidence=Evidence(1.0, 0.5652, 49, 128)),
-    Game("KungFuMaster", 14, dying=(Flag(34, (1,)),), depth=20, evidence=Evidence(1.0, 1.0, 198, 12)),
-    Game(
-        "MsPacman",
-        9,
-        dying=(Flag(39, span(73, 83)),),
-        depth=8,
-        horizon=36,
-        evidence=Evidence(1.0, 1.0, 200, 20),
-    ),
-    Game(
-        "Pong",
-        6,
-        NEGATIVE_REWARD,
-        dying=(Flag(49, span(192, 204)),),
-        depth=26,
-        evidence=Evidence(1.0, 1.0, 200, 6.5),
-    ),
-    Game("PrivateEye", 18, NEGATIVE_REWARD, depth=10, evidence=Evidence(events=200, lag_steps=1)),
-    Game(
-        "Qbert",
-        6,
-        dying=(
-            Flag(
-                68,
-                (*span(225, 227), *span(229, 233), *span(235, 241), *span(243, 247)),
-            ),
-        ),
-        depth=19,
-        evidence=Evidence(1.0, 0.56, 200, 12),
-    ),
-    Game("RoadRunner", 18, dying=(Flag(101, (255,)),), depth=6, evidence=Evidence(0.9835, 0.67, 200, 22.5)),
-    Game(
-        "Seaquest",
-        18,
-        resources=(Resource("oxygen", 102, full=64),),
-        dying=(Flag(105, span(1, 23)),),
-        depth=5,
-        evidence=Evidence(1.0, 1.0, 200, 23.5),
-    ),
-    Game(
-        "UpNDown",
-        6,
-        dying=(
-            Flag(36, span(17, 22)),
-            Flag(76, (100,)),
-        ),
-        depth=13,
-        evidence=Evidence(0.9825, 0.82, 200, 52),
-    ),
-)
-GAMES: dict[str, Game] = {game.name: game for game in _TABLE}
+Record = TypeVar("Record")
+
+
+def read_table(path: Path) -> Game:
+    """A game from its table."""
+    try:
+        content = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise GxError(f"{path}: cannot be read ({error.strerror}); give the file of a game's table") from None
+    except ValueError as error:
+        raise GxError(
+            f"{path}: is no TOML file ({error}); see docs/atari.md for what a table looks like"
+        ) from None
+    event = content.pop("event", {})
+    if not isinstance(event, dict):
+        raise GxError(f"{path}: 'event' must be a section, [event]")
+    evidence = _record(Evidence, event.pop("evidence", {}), path, "event.evidence")
+    dying = tuple(Flag.parse(text) for text in event.pop("dying", ()))
+    kind = event.pop("kind", LIFE_LOST)
+    if kind not in EVENTS:
+        raise GxError(f"{path}: event.kind is {kind!r}, but it must be one of: {', '.join(EVENTS)}")
+    lists = {
+        "things": Thing,
+        "resources": Resource,
+        "categories": Category,
+        "numbers": Number,
+        "rules": RuleRow,
+    }
+    rows: dict[str, tuple[Any, ...]] = {
+        key: tuple(_record(cls, row, path, f"{key}[{n}]") for n, row in enumerate(content.pop(key, ())))
+        for key, cls in lists.items()
+    }
+    player = content.pop("player", None)
+    made = {
+        **content,
+        **{key: tuple(value) if isinstance(value, list) else value for key, value in event.items()},
+        **rows,
+        "event": kind,
+        "dying": dying,
+        "evidence": evidence,
+        "player": None if player is None else _record(Player, player, path, "player"),
+        "file": path.name,
+    }
+    game = _record(Game, made, path, "the table")
+    for thing in game.things:
+        if thing.role not in ROLES:
+            raise GxError(
+                f"{path}: {thing.name!r} has the role {thing.role!r}; choose one of: {', '.join(ROLES)}"
+            )
+    return game
+
+
+def _record(cls: type[Record], row: Any, path: Path, where: str) -> Record:
+    """A record from a table's section, with a sentence for fields that are unknown or missing."""
+    known = {f.name: f for f in fields(cls)}  # type: ignore[arg-type]
+    if not isinstance(row, dict):
+        raise GxError(f"{path}: {where} must be a section with {', '.join(known)}")
+    for name in row:
+        if name not in known:
+            raise GxError(f"{path}: {where} has no field {name!r}; it may have {', '.join(known)}")
+    for name, f in known.items():
+        if name not in row and f.default is MISSING and f.default_factory is MISSING:
+            raise GxError(f"{path}: {where} lacks {name!r}; add it")
+    values = {name: _plain(value, f"{known[name].type}") for name, value in row.items()}
+    if "speed" in values and isinstance(values["speed"], tuple):
+        values["speed"] = tuple(str(v) for v in values["speed"])
+    if "kills" in values and not isinstance(values["kills"][0], tuple):  # one box need not be in a list
+        values["kills"] = (values["kills"],)
+    return cls(**values)
+
+
+def _plain(value: Any, kind: str) -> Any:
+    """Lists as tuples, numbers where an expression is expected as text."""
+    if isinstance(value, list):
+        return tuple(_plain(part, "") for part in value)
+    if isinstance(value, dict):
+        return {key: _plain(part, "") for key, part in value.items()}
+    return str(value) if "str" in kind and isinstance(value, (int, float)) else value
+
+
+class _Games(Mapping[str, Game]):
+    """The 26 games by name; a table is read when it is first asked for."""
+
+    def __init__(self, folder: Path) -> None:
+        self._files = {path.stem: path for path in sorted(folder.glob("*.toml"))}
+        self._read: dict[str, Game] = {}
+
+    def __getitem__(self, name: str) -> Game:
+        if name not in self._read:
+            self._read[name] = read_table(self._files[name])
+        return self._read[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._files)
+
+    def __len__(self) -> int:
+        return len(self._files)
+
+
+GAMES: Mapping[str, Game] = _Games(TABLES)
 
 
 def find_game(name: str) -> Game:
-    """The game of that name; case and underscores do not matter."""
+    """The game of that name (case and underscores do not matter), or of a table of yours: `games/Zaxxon.toml`."""
+    if name.endswith(".toml"):
+        return read_table(Path(name))
     plain = name.replace("_", "").lower()
-    for game in _TABLE:
-        if game.name.lower() == plain:
-            return game
-    raise GxError(f"{name!r} is not one of the 26 Atari games; there are {', '.join(GAMES)}")
+    for known in GAMES:
+        if known.lower() == plain:
+            return GAMES[known]
+    raise GxError(
+        f"{name!r} is not one of the 26 Atari games and no table (a .toml file); there are {', '.join(GAMES)}"
+    )

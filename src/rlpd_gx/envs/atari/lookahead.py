@@ -12,7 +12,7 @@ from rlpd_gx.rules import Place
 
 CODE = rules.code_of(__file__)  # part of the fingerprint
 DEPTH_STEPS = 24
-FAR_DEPTH_STEPS = 32  # from the bottom of Seaquest to its surface it takes 24
+FAR_DEPTH_STEPS = 32
 RELIABLE_RECALL = 0.95  # of a dying flag
 MOST_DEPTH_STEPS = 48  # the lag of Krull and Gopher is longer, but so is what a verdict would cost
 
@@ -84,8 +84,8 @@ def _place(ale: Any, moment: Moment, unsafe: bool) -> Place:
 
 
 def default_depth(game: Game) -> int:
-    """How far to look ahead: further where the flag misses some deaths, and where something runs out."""
-    near = (not game.dying or game.evidence.recall >= RELIABLE_RECALL) and not game.resources
+    """How far to look ahead: further where the flag misses some deaths, and where the table says so."""
+    near = not game.dying or game.evidence.recall >= RELIABLE_RECALL
     return min(max(DEPTH_STEPS if near else FAR_DEPTH_STEPS, game.depth, game.horizon), MOST_DEPTH_STEPS)
 
 

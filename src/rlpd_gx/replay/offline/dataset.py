@@ -246,7 +246,7 @@ def load(
         "content": cache.content_hash(path),
         "format": name,
         "reader": formats.code_of(name),
-        "options": options,
+        "options": formats.meaning(path, name, options),
         "actions": _range_as_json(actions),
         "clip_actions": clip_actions,
         "time_limit_steps": time_limit_steps,

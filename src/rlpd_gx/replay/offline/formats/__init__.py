@@ -90,6 +90,16 @@ def detect(path: Path) -> str:
     raise GxError(f"{path}: not in a format known here; known are: {known}")
 
 
+def meaning(path: Path, name: str, options: Json) -> Json:
+    """The options and what they refer to, so that a cached dataset is not used after that has changed."""
+    module = formats().get(name)
+    return (
+        options | module.meaning(path, options)
+        if module is not None and hasattr(module, "meaning")
+        else options
+    )
+
+
 def read(path: Path, name: str, options: Json) -> Source:
     """Open `path` with the named reader."""
     reader = find(name).read

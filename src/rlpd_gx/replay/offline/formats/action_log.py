@@ -17,6 +17,7 @@ import numpy as np
 from rlpd_gx import trees
 from rlpd_gx.errors import GxError, missing_extra
 from rlpd_gx.frames import grey84
+from rlpd_gx.loading import load
 from rlpd_gx.replay.offline.episode import ActionRange, Episode, Source, encode_sets, first_bytes, problem
 from rlpd_gx.safe_sets import SafeSet, Spec
 from rlpd_gx.trees import Json, Tree
@@ -44,7 +45,9 @@ KWARGS = (
     "max_num_frames_per_episode",
 )
 LONGEST_FRAMESKIP = 64  # a damaged one would run almost without end
-OBSERVATIONS = ("ram", "pixels", "both")
+OBSERVATIONS = ("ram", "pixels", "both", "objects")
+OBJECTS = "rlpd_gx.envs.atari:objects_of"  # by name: environments and replay do not import each other
+Encode = Callable[[Array, Array], Array]  # RAM of now and of a step before -> observation
 SafeSetOf = Callable[[gymnasium.Env], SafeSet | None]  # of the live environment
 
 
@@ -59,9 +62,19 @@ def detect(path: Path) -> bool:
         return path.name.endswith(".json.gz")  # damaged: let `read` say so
 
 
-def read(path: Path, observation: str = "ram", safe_set: SafeSetOf | None = None) -> Source:
-    """Replay; `observation` is `ram` [128], `pixels` [84, 84] grey, or `both` as a dict.
+def meaning(path: Path, options: Json) -> Json:
+    """What `objects` are: a game's table may change."""
+    if options.get("observation") != "objects":
+        return {}
+    return {"objects": _encoder(_load(path), options.get("table")).fingerprint}
 
+
+def read(
+    path: Path, observation: str = "ram", safe_set: SafeSetOf | None = None, table: str | None = None
+) -> Source:
+    """Replay; `observation` is `ram` [128], `pixels` [84, 84] grey, `both` as a dict, or `objects` [n].
+
+    `table` is the game's table of objects, where it is not one of the 26.
     `safe_set(env)` returns the safe set at each observation, from the live environment; None is unknown.
     """
     try:
@@ -80,7 +93,8 @@ def read(path: Path, observation: str = "ram", safe_set: SafeSetOf | None = None
     except Exception as error:  # the emulator raises its own kinds for a mode or a game it does not have
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise problem(path, "env_id", None, f"cannot be made ({reason})", "fix env_id and kwargs") from None
-    replay = _Replay(path, env, int(log["kwargs"]["frameskip"]), observation, safe_set)
+    encode = _encoder(log, table) if observation == "objects" else None
+    replay = _Replay(path, env, int(log["kwargs"]["frameskip"]), observation, safe_set, encode)
 
     def episodes() -> Iterator[Episode]:
         for index, record in enumerate(log["episodes"]):
@@ -107,9 +121,11 @@ class _Replay:
         frameskip: int,
         observation: str,
         safe_set: SafeSetOf | None,
+        encode: Encode | None = None,
     ) -> None:
         self.path, self.env, self.frameskip = path, env, frameskip
-        self.observation, self.safe_set = observation, safe_set
+        self.observation, self.safe_set, self.encode = observation, safe_set, encode
+        self.ram: Array | None = None  # of the step before
         self.safe_set_spec: Spec | None = None
         self.index_of = {action.value: index for index, action in enumerate(env.unwrapped._action_set)}
 
@@ -117,6 +133,7 @@ class _Replay:
         ale = self.env.unwrapped.ale
         actions = record["ale_actions"]
         self.env.reset(seed=int(record["seed"]))
+        self.ram = None
         self._compare(number, 0, "lives", ale.lives(), record["lives"][0])
         observations = [self._observe(ale, ale.getScreenGrayscale())]
         sets = [self.safe_set(self.env)] if self.safe_set else []
@@ -128,7 +145,7 @@ class _Replay:
             action = self.env.unwrapped._action_set[self.index_of[ale_id]]
             reward, before_last = 0.0, None
             for frame in range(self.frameskip):
-                if frame == self.frameskip - 1 and self.observation != "ram":
+                if frame == self.frameskip - 1 and self.observation in ("pixels", "both"):
                     before_last = ale.getScreenGrayscale()
                 reward += ale.act(action)
             self._compare(number, step, "rewards", reward, record["rewards"][step])
@@ -156,6 +173,11 @@ class _Replay:
 
     def _observe(self, ale: Any, before_last: Array | None) -> dict[str, Array]:
         parts: dict[str, Array] = {}
+        if self.encode is not None:
+            ram = ale.getRAM()
+            parts["objects"] = self.encode(ram, ram if self.ram is None else self.ram)
+            self.ram = ram
+            return parts
         if self.observation != "pixels":
             parts["ram"] = ale.getRAM()
         if self.observation != "ram":
@@ -175,6 +197,10 @@ class _Replay:
             f"{self.path}: {field!r}, episode {number}, step {step}: {what}; the log is damaged or was made "
             "with another emulator, ROM or setting, so it cannot be used"
         )
+
+
+def _encoder(log: Json, table: str | None) -> Any:
+    return load(OBJECTS, "observation")[0](table or str(log["env_id"]).removeprefix("ALE/").partition("-")[0])
 
 
 def _load(path: Path) -> Json:

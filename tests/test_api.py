@@ -1,0 +1,132 @@
+"""`gx.train` as a person uses it: an environment and rules made up in the same file."""
+
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import gymnasium as gym
+import numpy as np
+import pytest
+
+import rlpd_gx as gx
+
+SMALL = {
+    "utd": 1, "ensemble_size": 2, "batch_size": 16, "hidden_sizes": (16, 16), "learning_starts": 30,
+    "evaluation_episodes": 1, "evaluate_every": 0, "device": "cpu", "progress": False,
+}  # fmt: skip
+EXECUTED: list[tuple[float, float]] = []
+
+
+class Boat(gym.Env):
+    """Drifts along a line; every action that reaches it is written down."""
+
+    observation_space = gym.spaces.Box(-10, 10, (2,), np.float32)
+    action_space = gym.spaces.Box(-1, 1, (1,), np.float32)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.x, self.v, self.t = self.np_random.uniform(-1, 1), 0.0, 0
+        return self._seen(), {}
+
+    def step(self, action):
+        EXECUTED.append((float(np.float32(self.v)), float(action[0])))
+        self.v = float(np.clip(self.v + 0.3 * float(action[0]), -2, 2))
+        self.x, self.t = float(np.clip(self.x + 0.1 * self.v, -9, 9)), self.t + 1
+        return self._seen(), -abs(self.x - 2), False, self.t >= 25, {}
+
+    def _seen(self):
+        return np.array([self.x, self.v], np.float32)
+
+
+@gx.bounds_rule(name="gentle")
+def gentle(observation):
+    limit = 0.3 if abs(observation[1]) > 0.2 else 1.0
+    return [-limit], [limit]
+
+
+@gx.rule(name="not full ahead")
+def not_full_ahead(observation, action):
+    return bool(action[0] <= 0.5)
+
+
+def test_a_class_and_a_list_of_rules(tmp_path: Path) -> None:
+    EXECUTED.clear()
+    run = gx.train(Boat, [gentle], steps=80, out=tmp_path / "boat", **SMALL)
+    assert len(EXECUTED) >= 80
+    assert all(abs(action) <= (0.3 if abs(v) > 0.2 else 1.0) for v, action in EXECUTED)
+    verdict = run.policy.act(np.array([0.0, 1.0], np.float32))
+    assert abs(verdict.action[0]) <= 0.3
+    assert len(run.evaluate(episodes=3)["returns"]) == 3
+    assert run.report().read_text().startswith("<!")
+    assert "return" in repr(run)
+
+
+def test_a_run_can_be_extended(tmp_path: Path) -> None:
+    run = gx.train(Boat, [gentle], steps=60, out=tmp_path / "boat", **SMALL)
+    assert run.resume(steps=90, progress=False).result["steps"] == 90
+    with pytest.raises(gx.GxError, match="is at step 90 already"):
+        run.resume(steps=40)
+
+
+def test_a_predicate_is_enforced_at_execution(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    EXECUTED.clear()
+    run = gx.train(Boat, not_full_ahead, steps=60, out=tmp_path / "boat", **(SMALL | {"progress": True}))
+    assert max(action for _, action in EXECUTED) <= 0.5
+    assert run.result["training"]["corrections"] > 0
+    assert "left out of the value backup" in capsys.readouterr().err
+
+
+def test_without_rules_it_trains_unguarded_and_says_so(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = gx.train("CartPole-v1", steps=50, out=tmp_path / "pole", **(SMALL | {"progress": True}))
+    assert run.result["guard"] == "no rules"
+    assert "training without a guard" in capsys.readouterr().err
+
+
+@pytest.mark.filterwarnings("ignore:rule 'gentle' is not batched")
+def test_data_may_be_a_dataset(tmp_path: Path) -> None:
+    from rlpd_gx.replay.offline import load
+
+    np.savez(
+        tmp_path / "log.npz", observations=np.zeros((40, 2), np.float32), actions=np.zeros((40, 1), np.float32),
+        rewards=np.ones(40, np.float32), terminals=np.arange(40) % 10 == 9,
+    )  # fmt: skip
+    run = gx.train(Boat, [gentle], load(tmp_path / "log.npz"), steps=30, out=tmp_path / "boat", **SMALL)
+    assert run.result["rows"]["offline"] > 0
+
+
+def test_an_environment_that_is_made_already_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(gx.GxError, match="give its class"):
+        gx.train(Boat(), [gentle], out=tmp_path / "boat")  # type: ignore[arg-type]
+
+
+SCRIPT = """
+import sys
+sys.path.insert(0, {here!r})
+import rlpd_gx as gx
+from test_api import Boat, SMALL, gentle
+
+def make(**kwargs):
+    return Boat()
+
+if sys.argv[1] == "begin":
+    gx.train(make, [gentle], steps=40, out="boat", **SMALL)
+else:
+    print(gx.Run("boat", env=make, rules=[gentle]).resume(steps=60, progress=False).result["steps"])
+"""
+
+
+def test_objects_of_another_process_are_handed_over_again(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(textwrap.dedent(SCRIPT.format(here=str(Path(__file__).parent))))
+
+    def call(*command: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run([sys.executable, *command], cwd=tmp_path, capture_output=True, text=True)
+
+    assert call("mine.py", "begin").returncode == 0
+    alone = call("-m", "rlpd_gx", "train", "--resume=boat")
+    assert alone.returncode == 2
+    assert "begun from Python" in alone.stderr
+    again = call("mine.py", "again")
+    assert again.stdout.strip() == "60", again.stderr
