@@ -120,7 +120,7 @@ def read_file(path: Path) -> tuple[str | None, Settings]:
     return preset, {name: SETTINGS[name].read(value, str(path)) for name, value in values.items()}
 
 
-def _parsed(path: Path, text: str) -> Any:
+def _parsed(path: Path, text: str) -> object:
     if path.suffix == ".toml":
         import tomllib
 

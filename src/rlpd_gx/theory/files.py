@@ -67,7 +67,7 @@ def _build(arrays: dict[str, Array]) -> TabularMDP:
     return mdp.with_safe_sets(mdp.allowed, inevitable | mdp.inevitable)
 
 
-def _csr(allowed: Array, data: Array, indices: Array, indptr: Array) -> Any:
+def _csr(allowed: Array, data: Array, indices: Array, indptr: Array) -> sparse.csr_array:
     if allowed.ndim != 2:
         raise GxError(f"allowed has shape {allowed.shape}; give [S, A]")
     rows = allowed.size

@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy import sparse
 
 from rlpd_gx.errors import GxError
-from rlpd_gx.theory.rows import check_distributions, expected_rewards, longest_row, stack_rows
+from rlpd_gx.theory.rows import Rows, check_distributions, expected_rewards, longest_row, stack_rows
 from rlpd_gx.types import Array
 
 if TYPE_CHECKING:
@@ -79,7 +79,7 @@ class TabularMDP:
         other.inevitable = inevitable
         return other
 
-    def markov_chain(self, policy: Array) -> tuple[Any, NDArray[np.float64]]:
+    def markov_chain(self, policy: Array) -> tuple[Rows, NDArray[np.float64]]:
         """`gamma * P_pi` [S, S] and `R_pi` [S] of a policy: actions [S] or probabilities [S, A]."""
         states = np.arange(self.num_states)
         if policy.ndim == 1:
@@ -105,7 +105,7 @@ class TabularMDP:
     @classmethod
     def from_gymnasium(
         cls,
-        env: "gymnasium.Env[Any, Any]",
+        env: "gymnasium.Env[int, int]",
         discount: float,
         allowed: ArrayLike | Callable[[int, int], bool] | None = None,
         fallback: ArrayLike | None = None,

@@ -29,7 +29,7 @@ from rlpd_gx.theory.operators import (
     soft_max,
     soft_policy,
 )
-from rlpd_gx.theory.rows import LARGEST
+from rlpd_gx.theory.rows import LARGEST, Rows
 from rlpd_gx.types import Array
 
 Floats = NDArray[np.float64]
@@ -121,7 +121,7 @@ def _check_alpha(alpha: float) -> None:
         raise GxError(f"alpha is {alpha}; give a temperature of 0 or more, below {LARGEST:g}")
 
 
-def _chain_with_entropy(mdp: TabularMDP, policy: Floats, alpha: float) -> tuple[Any, Floats]:
+def _chain_with_entropy(mdp: TabularMDP, policy: Floats, alpha: float) -> tuple[Rows, Floats]:
     chain, rewards = mdp.markov_chain(policy)
     return chain, rewards + policy_value(np.zeros_like(policy), policy, alpha)
 
@@ -129,7 +129,7 @@ def _chain_with_entropy(mdp: TabularMDP, policy: Floats, alpha: float) -> tuple[
 def _iterate(
     mdp: TabularMDP,
     values_of: Callable[[Floats], Floats],
-    chain_of: Callable[[Floats], tuple[Any, Floats]],
+    chain_of: Callable[[Floats], tuple[Rows, Floats]],
     tolerance: float,
     *,
     alpha: float = 0.0,
