@@ -5,12 +5,13 @@ INSTALLED := .venv/.installed
 # One other busy process would slow torch down tenfold without this.
 export OMP_WAIT_POLICY := PASSIVE
 
-.PHONY: help run test test-long lint format bench clean
+.PHONY: help run test test-long torture lint format bench clean
 
 help:
 	@echo "make run        the main job with embedded defaults"
 	@echo "make test       the whole test-suite (under 10 minutes on 2 cores)"
 	@echo "make test-long  the tests that take minutes each"
+	@echo "make torture    attack the promises of the README (MINUTES=10)"
 	@echo "make lint       ruff, mypy, import-linter"
 	@echo "make format     let ruff rewrite the code"
 	@echo "make bench      speed, side by side with peers"
@@ -32,6 +33,10 @@ test: $(INSTALLED)
 
 test-long: $(INSTALLED)
 	$(BIN)/python -m pytest -m long
+
+MINUTES ?= 10
+torture: $(INSTALLED)
+	$(BIN)/python -m torture --minutes $(MINUTES)
 
 lint: $(INSTALLED)
 	$(BIN)/ruff check .

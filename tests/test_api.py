@@ -45,6 +45,10 @@ def gentle(observation):
     return [-limit], [limit]
 
 
+def longest(episodes):
+    return {"longest": max(episode.length for episode in episodes)}
+
+
 @gx.rule(name="not full ahead")
 def not_full_ahead(observation, action):
     return bool(action[0] <= 0.5)
@@ -57,7 +61,11 @@ def test_a_class_and_a_list_of_rules(tmp_path: Path) -> None:
     assert all(abs(action) <= (0.3 if abs(v) > 0.2 else 1.0) for v, action in EXECUTED)
     verdict = run.policy.act(np.array([0.0, 1.0], np.float32))
     assert abs(verdict.action[0]) <= 0.3
-    assert len(run.evaluate(episodes=3)["returns"]) == 3
+    found = run.evaluate(episodes=3, metrics=["returns", f"{__name__}:longest"])
+    assert len(found["returns"]) == 3
+    assert (found["longest"], found["return_mean"]) == (25, pytest.approx(found["mean"]))
+    with pytest.raises(gx.GxError, match="there is no metric 'nothing'"):
+        run.evaluate(metrics=["nothing"])
     assert run.report().read_text().startswith("<!")
     assert "return" in repr(run)
 
@@ -130,3 +138,42 @@ def test_objects_of_another_process_are_handed_over_again(tmp_path: Path) -> Non
     assert "begun from Python" in alone.stderr
     again = call("mine.py", "again")
     assert again.stdout.strip() == "60", again.stderr
+
+
+class Mixed(gym.Env):
+    """Observations of every kind, nested."""
+
+    observation_space = gym.spaces.Dict(
+        {
+            "pose": gym.spaces.Tuple((gym.spaces.Box(-1, 1, (2,), np.float32), gym.spaces.Discrete(4))),
+            "lamps": gym.spaces.MultiBinary(3),
+            "dials": gym.spaces.Dict({"left": gym.spaces.MultiDiscrete([2, 5])}),
+        }
+    )
+    action_space = gym.spaces.Discrete(3, start=1)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.observation_space.seed(seed)
+        self.t = 0
+        return self.observation_space.sample(), {}
+
+    def step(self, action):
+        self.t += 1
+        return self.observation_space.sample(), float(action == 2), False, self.t >= 10, {}
+
+
+@gx.mask_rule(name="not three")
+def not_three(state):
+    return np.array(
+        [True, True, state["pose"][1] < 2]
+    )  # rules read the observation as the environment gives it
+
+
+def test_observations_of_every_kind(tmp_path: Path) -> None:
+    run = gx.train(Mixed, not_three, steps=60, num_envs=2, out=tmp_path / "mixed", **SMALL)
+    assert run.result["training"]["corrections"] > 0
+    observation, _ = Mixed().reset(seed=3)
+    verdict = run.policy.act(observation)
+    assert verdict.action in (1, 2, 3)
+    assert run.resume(steps=80, progress=False).result["steps"] == 80

@@ -155,8 +155,8 @@ MODULES: dict[str, dict[str, str]] = {
         + "most()\n",
     },
     "safe set": {
-        "rules.py": "import rlpd_gx as gx\nSET = gx.Box([-N], [N])\ndef speed(state, action):\n"
-        "    return bool(SET.contains(action[:1]))\n",
+        "rules.py": "import numpy as np\nimport rlpd_gx as gx\nSET = gx.Box([-N], [N])\ndef speed(state, action):\n"
+        "    return bool(SET.contains(np.array(action[:1])))\n",
     },
     "built-in types": {
         "rules.py": "import types\nTYPES = (type(None), types.MappingProxyType, type(...))\n"

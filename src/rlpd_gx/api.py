@@ -25,6 +25,7 @@ from rlpd_gx.loop.run_folder import RunFolder
 from rlpd_gx.loop.task import Task
 from rlpd_gx.loop.train import Trainer
 from rlpd_gx.loop.watchers import Progress, trackers
+from rlpd_gx.metrics import find, measure
 from rlpd_gx.replay.offline import OfflineDataset
 from rlpd_gx.report import write_report
 from rlpd_gx.rules import Rule
@@ -100,12 +101,23 @@ class Run:
         """The trained policy with its guard: `run.policy.act(observation).action`."""
         return load(self.folder)
 
-    def evaluate(self, episodes: int = 20, *, seed: int = 2_000_000, sample: bool | None = None) -> Json:
-        """Returns, lengths and counts of whole episodes under the guard."""
+    def evaluate(
+        self,
+        episodes: int = 20,
+        *,
+        seed: int = 2_000_000,
+        sample: bool | None = None,
+        metrics: Iterable[str] = (),
+    ) -> Json:
+        """Returns, lengths and counts of whole episodes under the guard; `metrics` are ours, or module:function."""
+        measured = tuple(metrics)
+        for name in measured:
+            find(name)  # report a mistake before playing any episode
         learner, environments = load_learner(self.folder)
         if sample is None:
             sample = describe(RunFolder.open(self.folder)[1].run.env).sample_in_evaluation
-        return evaluate(learner, environments, episodes, seed, sample=sample).row()
+        played = evaluate(learner, environments, episodes, seed, sample=sample)
+        return played.row() | measure(played.episodes, measured)
 
     def report(self) -> Path:
         """Write report.html and return its path."""

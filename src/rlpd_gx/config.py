@@ -145,10 +145,6 @@ class LearnerConfig:
     """Compile the critics with torch.compile: a minute at the start, then faster updates; needs a C++ compiler."""
     normalise: bool = True
     """Normalise observations (not images) by statistics taken just before the first update."""
-    observed: tuple[int, ...] = ()
-    """Entries of the observation's last axis that the networks see, such as RAM addresses (rules see all)."""
-    changes: bool = False
-    """From a stack of frames (not images), show the networks the newest frame and the differences."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.target_subset <= self.ensemble_size:

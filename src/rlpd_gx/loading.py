@@ -9,7 +9,7 @@ from typing import Any
 
 from rlpd_gx.errors import GxError
 
-GIVEN = "given_to_rlpd_gx"  # modules whose names begin so hold objects that were handed over in Python
+GIVEN = "given_to_rlpd_gx"  # modules whose names begin with it hold objects passed to gx.train
 
 
 def load(spec: str, what: str) -> tuple[Any, ModuleType]:

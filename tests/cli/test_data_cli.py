@@ -1,8 +1,6 @@
 """`rlpd-gx data convert|audit|list`."""
 
 import json
-import shlex
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -142,18 +140,6 @@ def test_what_an_older_version_left_in_the_cache_is_only_noted(command, pendulum
     assert code == 0
     assert "pendulum.npz" in out
     assert "written in layout 2" in err
-
-
-def test_the_commands_of_the_documentation(command, tmp_path, monkeypatch):
-    text = (Path(__file__).parents[2] / "docs" / "data.md").read_text()
-    lines = text.partition("```sh\n")[2].partition("```")[0].strip().splitlines()
-    assert len(lines) > 5
-    monkeypatch.chdir(tmp_path)
-    for line in lines:
-        program, *arguments = shlex.split(line)
-        assert program == "rlpd-gx"
-        code, _, err = command(*arguments)
-        assert code == 0, f"{line}: {err}"
 
 
 @pytest.mark.parametrize("action", ["audit", "convert"])

@@ -2,9 +2,7 @@
 
 import gzip
 import json
-import shlex
 import sys
-from pathlib import Path
 from types import ModuleType
 
 import gymnasium
@@ -288,19 +286,6 @@ def test_look_ahead_says_the_same_of_a_replayed_log_as_of_the_game(command, tmp_
         forbidden += not gx.decode(found[None], data.safe_set_spec).allowed.all()
         env.step(int(action))
     assert forbidden > 0
-
-
-def test_the_example_of_the_documentation(command, tmp_path, monkeypatch):
-    text = (Path(__file__).parents[2] / "docs" / "data.md").read_text().partition("## Safe sets")[2]
-    (tmp_path / "my_states.py").write_text(text.partition("```python\n")[2].partition("```")[0])
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.syspath_prepend(tmp_path)
-    command("collect", "--env", "Hopper-v5", "--out", "hopper.hdf5", "--steps", 30)
-    line = text.partition("```sh\n")[2].partition("```")[0].strip()
-    code, _, err = command(*shlex.split(line)[1:])
-    assert code == 0, err
-    data = load("hopper-power")
-    assert (gx.decode(data.timeline.safe_set, data.safe_set_spec).parts[1].w != 0).any()
 
 
 @pytest.mark.parametrize(

@@ -65,7 +65,7 @@ def test_a_game_is_learned_under_look_ahead_from_an_action_log(tmp_path: Path) -
     ]
     done = rlpd_gx("collect", "--env=ALE/Freeway-v5", *log, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
-    game = ["--env=Atari/Freeway-ram", '--env-kwargs={"max_steps": 30}', "--observed=14,108,109", "--changes"]
+    game = ["--env=Atari/Freeway-objects", '--env-kwargs={"max_steps": 30}']
     rules = ["--rules=rlpd_gx.envs.atari:Lookahead", "--offline=log.json.gz"]
     done = rlpd_gx("train", *game, *rules, *TINY, "--steps=30", "--out=run", cwd=tmp_path)
     assert done.returncode == 0, done.stderr

@@ -2,11 +2,9 @@
 
 import importlib
 import json
-import re
 import subprocess
 import sys
 from dataclasses import replace
-from pathlib import Path
 
 import gymnasium as gym
 import numpy as np
@@ -420,11 +418,3 @@ def test_spaces_come_back_exactly(space):
 def test_spaces_the_learner_does_not_know_are_refused():
     with pytest.raises(gx.GxError, match="cannot be exported"):
         spaces.to_json(gym.spaces.Text(3))
-
-
-def test_the_python_of_the_page_runs(made, tmp_path, monkeypatch):
-    page = (Path(__file__).parents[2] / "docs" / "deploy.md").read_text()
-    (snippet,) = re.findall(r"```python\n(.*?)```", page, re.S)
-    copied(made("lure")[1], tmp_path / "policy")
-    monkeypatch.chdir(tmp_path)
-    exec(compile(snippet, "deploy.md", "exec"), {"__name__": "deploy"})

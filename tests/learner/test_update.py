@@ -110,42 +110,31 @@ def test_without_a_compiler_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
         _learner(compile=True)
 
 
-def test_networks_see_the_observed_entries_alone() -> None:
-    space, rows = gym.spaces.Box(0, 255, (2, 5), np.uint8), np.arange(20, dtype=np.uint8).reshape(2, 2, 5)
-    learner = SacDiscrete(LearnerConfig(**CONFIG, observed=(3, 0)), space, gym.spaces.Discrete(2))
-    seen = learner.encode(torch.as_tensor(rows)) * 255
-    assert torch.allclose(seen, torch.tensor([[3.0, 0, 8, 5], [13, 10, 18, 15]]))
-    hidden = rows.copy()
-    hidden[..., [1, 2, 4]] += 100
-    assert torch.equal(learner.encode(torch.as_tensor(hidden)) * 255, seen)
-
-
-def test_of_a_stack_networks_see_the_newest_frame_and_what_changed() -> None:
-    space = gym.spaces.Box(0, 255, (3, 4), np.uint8)
-    rows = np.array([[[9, 1, 9, 2], [9, 4, 9, 1], [9, 8, 9, 1]]], np.uint8)
-    learner = SacDiscrete(
-        LearnerConfig(**CONFIG, observed=(1, 3), changes=True), space, gym.spaces.Discrete(2)
+def test_categories_are_one_hot_and_numbers_keep_their_unit() -> None:
+    space = gym.spaces.Dict(
+        {
+            "a/gear": gym.spaces.Discrete(3, start=1),
+            "b": gym.spaces.MultiDiscrete([2, 3]),
+            "c": gym.spaces.MultiBinary(2),
+            "d": gym.spaces.Box(0, 255, (2,), np.uint8),
+            "e": gym.spaces.Box(-np.inf, np.inf, (1,), np.float32),
+        }
     )
-    seen = learner.encode(torch.as_tensor(rows)) * 255
-    assert torch.allclose(seen, torch.tensor([[8.0, 1, 3, -1, 4, 0]]))
+    learner = SacDiscrete(LearnerConfig(**CONFIG), space, gym.spaces.Discrete(2))
+    seen = learner.encode(
+        {
+            "a/gear": torch.tensor([3]), "b": torch.tensor([[1, 0]]), "c": torch.tensor([[0, 1]]),
+            "d": torch.tensor([[51, 255]]), "e": torch.tensor([[7.5]]),
+        }
+    )  # fmt: skip
+    expected = [0, 0, 1, 0, 1, 1, 0, 0, 0, 1, 0.2, 1, 7.5]
+    assert torch.allclose(seen, torch.tensor([expected]))
+    assert seen.shape[1] == gym.spaces.flatdim(space)
 
 
-@pytest.mark.parametrize(
-    ("space", "settings", "sentence"),
-    [
-        (OBSERVATION, {"observed": (1, 3)}, "observed has 3, but observations have entries 0 to 2"),
-        (OBSERVATION, {"observed": (-1,)}, "observed has -1"),
-        (OBSERVATION, {"changes": True}, "changes needs stacks of frames"),
-        (gym.spaces.Dict(a=OBSERVATION), {"observed": (0,)}, "leave it out"),
-        (gym.spaces.Box(0, 255, (4, 84, 84), np.uint8), {"observed": (0,)}, "observations here are images"),
-        (gym.spaces.Box(0, 255, (4, 84, 84), np.uint8), {"changes": True}, "observations here are images"),
-    ],
-)
-def test_what_networks_are_to_see_must_be_there(
-    space: gym.Space, settings: dict[str, Any], sentence: str
-) -> None:
-    with pytest.raises(GxError, match=sentence):
-        SacDiscrete(LearnerConfig(**CONFIG, **settings), space, gym.spaces.Discrete(2))
+def test_a_space_without_numbers_is_refused() -> None:
+    with pytest.raises(GxError, match="reads numbers, categories"):
+        SacDiscrete(LearnerConfig(**CONFIG), gym.spaces.Text(5), gym.spaces.Discrete(2))
 
 
 def test_a_minibatch_is_the_same_batch_without_its_first_axis() -> None:

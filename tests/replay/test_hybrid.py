@@ -1,7 +1,5 @@
 import json
-import re
 from fractions import Fraction
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -16,7 +14,7 @@ from rlpd_gx.replay.ring import Ring
 from rlpd_gx.replay.samplers import Draw, Span, Stride, Uniform
 from rlpd_gx.replay.segments import Segments
 from rlpd_gx.schedules import Abrupt, Constant, Interval, Sigmoid, two_stage
-from rlpd_gx.types import Batch, Transition
+from rlpd_gx.types import Batch
 
 OFFLINE = offline_story(FRAMES, [30, 40])
 DATA = OFFLINE.timeline()
@@ -92,32 +90,6 @@ def test_windows_stay_whole_in_the_minibatch():
         draw = Draw(rows, np.zeros_like(rows, np.bool_))
         check_windows(draw, source, width=4, interval=2, stack=1)
     assert hybrid.counts.filled == 0
-
-
-def test_the_page_about_replay_runs():
-    page = (Path(__file__).parents[2] / "docs" / "replay.md").read_text()
-    (code,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
-    names: dict = {}
-    exec(code.replace("1_000_000", "1_000"), names)
-    ring, hybrid, observation = names["ring"], names["hybrid"], np.zeros((1, 17), np.float32)
-    ring.begin(observation, np.zeros((1, 12), np.float32))
-    no, one = np.zeros(1, bool), np.ones(1, np.float32)
-    ring.add(
-        Transition(
-            proposed_action=np.zeros((1, 6), np.float32),
-            executed_action=np.zeros((1, 6), np.float32),
-            reward=one,
-            terminated=no,
-            truncated=no,
-            margin=one,
-            unsafe_event=no,
-            next_observation=observation,
-            next_safe_set=np.zeros((1, 12), np.float32),
-            executed=~no,
-        )
-    )
-    batch = hybrid.sample(1.0, names["interval"](0))
-    assert batch.observation.shape == (20, 256, 17)
 
 
 def test_stacks_share_one_block():

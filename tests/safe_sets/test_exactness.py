@@ -122,6 +122,15 @@ def test_floating_point_alone_gets_signs_wrong():
     assert wrong > 20
 
 
+def test_an_underflow_is_not_multiplied_into_a_wrong_sign():
+    """x^2 is a denormal number with a rounding of 1e-8, and the weight makes it a large one."""
+    x, quad = np.array([1.1e-158]), np.array([[2.0**600]])
+    square = Fraction(float(x[0])) ** 2 * Fraction(2) ** 600
+    for factor, sign in ((1 - 1e-10, 1.0), (1 + 1e-10, -1.0)):
+        rows = Rows(0 * quad, 0 * quad, quad, np.array([float(square) * factor]))
+        assert np.sign(exact.excess(rows, x)).tolist() == [sign]
+
+
 # --- rules hold exactly where the set has room ---------------------------------------------------------------------
 
 
@@ -181,6 +190,12 @@ def test_near_parallel_and_badly_scaled_rows_converge():
     assert found.found.all()
     assert (whole.margin(found.point) >= 0).all()
     assert (np.linalg.norm(found.point - a, axis=-1) <= np.linalg.norm(inside - a, axis=-1) + 1e-9).all()
+
+
+def test_aiming_inside_does_not_lead_far_away():
+    """z <= -2e-15 y with z = 0: a slack of 4e-13 in that row would be bought by going 200 in y."""
+    safe = gx.Intersection(gx.Ellipsoid([0.0, 1.0], 0.0), gx.Polytope([[2.00000001e-15, 1.0]], [0.0]))
+    assert safe.project(np.array([0.0, 1.0])) == pytest.approx([0.0, 0.0], abs=1e-9)
 
 
 # --- emptiness is proven -------------------------------------------------------------------------------------------

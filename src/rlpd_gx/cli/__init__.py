@@ -18,9 +18,9 @@ COMMANDS = {  # words -> (module:function, one line)
     "theory solve": ("theory:solve", "Solve a tabular guarded MDP."),
     "theory verify": ("theory:verify", "Check the contraction on MDPs."),
     "atari list": ("atari:list_games", "List the 26 games."),
-    "atari verify": ("atari_verify:verify", "Measure what look-ahead prevents."),
-    "atari show": ("atari:show", "Draw objects and forbidden actions."),
-    "atari boxes": ("atari:boxes", "Check a table against the screen."),
+    "atari verify": ("atari_verify:verify", "Measure what look-ahead or RAM rules prevent."),
+    "atari show": ("atari:show", "Draw what a game's table sees and forbids."),
+    "atari boxes": ("atari:boxes", "Check a table's boxes against the screen."),
     "atari find-flags": ("atari:find_flags", "Find RAM bytes that show a death."),
 }
 

@@ -44,6 +44,7 @@ def train(
         print(help_text(preset, config, given, everything=help_all))
         return
     from rlpd_gx import api
+    from rlpd_gx.settings import COMMAND_LINE, SETTINGS
 
     if resume is not None:
         others = given | {
@@ -55,7 +56,7 @@ def train(
         }
         if typed := ", ".join(f"--{n.replace('_', '-')}" for n, value in others.items() if value is not None):
             raise GxError(f"--resume continues a run with its own settings; leave out {typed}")
-        steps = given.get("steps")
+        steps = SETTINGS["steps"].read(given["steps"], COMMAND_LINE) if "steps" in given else None
         _trained(lambda: api.continued(resume, steps, progress=not quiet), resume)
         _finish([resume])
         return
@@ -150,16 +151,14 @@ def evaluate(
         bool | None,
         Option("Sample actions, or take the most likely one. Default: as the run's own evaluations."),
     ] = None,
+    metric: Annotated[
+        list[str] | None, Option("Further metrics: returns, safety, success, or module:function of your own.")
+    ] = None,
 ) -> None:
     """Play a trained policy under its guard and print returns and counts as JSON."""
     import json
 
-    from rlpd_gx.envs.description import describe
-    from rlpd_gx.loop.evaluate import evaluate as play
-    from rlpd_gx.loop.resume import load_learner
-    from rlpd_gx.loop.run_folder import RunFolder
+    from rlpd_gx.api import Run
 
-    learner, environments = load_learner(run)
-    if sample is None:
-        sample = describe(RunFolder.open(run)[1].run.env).sample_in_evaluation
-    print(json.dumps(play(learner, environments, episodes, seed, sample=sample).row(), indent=2))
+    found = Run(run).evaluate(episodes, seed=seed, sample=sample, metrics=metric or ())
+    print(json.dumps(found, indent=2))

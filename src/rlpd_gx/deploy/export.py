@@ -18,6 +18,7 @@ from torch import Tensor
 from rlpd_gx import __version__, guards, settings
 from rlpd_gx.config import Config
 from rlpd_gx.deploy import spaces
+from rlpd_gx.envs.description import learner_view
 from rlpd_gx.envs.making import make
 from rlpd_gx.errors import GxError
 from rlpd_gx.files import whole_folder
@@ -307,6 +308,7 @@ def _safe_set(guardian: Guardian, state: State, context: Context) -> SafeSet | N
 def _batch(observation: Observation, space: gym.Space, what: str) -> Tree:
     """One observation as [1, ...], checked against the shape of the space."""
     if isinstance(space, gym.spaces.Dict):
+        observation = learner_view(observation)
         if not isinstance(observation, Mapping) or set(observation) != set(space.spaces):
             raise GxError(f"{what} must be a dict with {', '.join(space.spaces)}")
         return {

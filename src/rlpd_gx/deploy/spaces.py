@@ -15,13 +15,14 @@ def to_json(space: gym.Space) -> Json:
         return {"kind": "box", "shape": list(space.shape), "dtype": space.dtype.name, **bounds}
     if isinstance(space, gym.spaces.Discrete):
         return {"kind": "discrete", "n": int(space.n), "start": int(space.start)}
+    if isinstance(space, gym.spaces.MultiDiscrete):
+        sizes = {"nvec": space.nvec.tolist(), "start": space.start.tolist()}
+        return {"kind": "multi-discrete", "dtype": space.dtype.name, **sizes}
     if isinstance(space, gym.spaces.MultiBinary):
         return {"kind": "binary", "n": space.n if isinstance(space.n, int) else list(space.n)}
     if isinstance(space, gym.spaces.Dict):
         return {"kind": "dict", "parts": {name: to_json(part) for name, part in space.spaces.items()}}
-    raise GxError(
-        f"a policy on {space} cannot be exported; the Learner supports Box, Discrete and dicts of Box"
-    )
+    raise GxError(f"a policy on {space} cannot be exported; only numbers, categories and dicts of them can")
 
 
 def from_json(value: Json) -> gym.Space:
@@ -32,6 +33,9 @@ def from_json(value: Json) -> gym.Space:
         return gym.spaces.Box(low, high, shape, dtype.type)
     if value["kind"] == "discrete":
         return gym.spaces.Discrete(value["n"], start=value["start"])
+    if value["kind"] == "multi-discrete":
+        whole, nvec, start = np.dtype(value["dtype"]).type, np.array(value["nvec"]), np.array(value["start"])
+        return gym.spaces.MultiDiscrete(nvec, dtype=whole, start=start)
     if value["kind"] == "binary":
         return gym.spaces.MultiBinary(value["n"])
     return gym.spaces.Dict({name: from_json(part) for name, part in value["parts"].items()})

@@ -7,7 +7,8 @@ import gymnasium as gym
 import numpy as np
 
 from rlpd_gx.envs.making import ATARI
-from rlpd_gx.trees import JsonMapping
+from rlpd_gx.errors import GxError
+from rlpd_gx.trees import JsonMapping, Tree, named_leaves
 
 
 @dataclass(frozen=True)
@@ -20,8 +21,8 @@ class Description:
     """Whether evaluations sample the policy instead of taking its mode."""
     reports_unsafe_events: bool = False
     """Whether `info["unsafe_event"]` is in every step, also without rules."""
-    replay: Mapping[str, str] = field(default_factory=dict)
-    """Options for replaying action logs into this environment's observation."""
+    replay_options: Mapping[str, str] = field(default_factory=lambda: {"observation": "ram"})
+    """The observation that action logs are replayed into, as the format's options."""
 
 
 def describe(env_id: str) -> Description:
@@ -30,13 +31,39 @@ def describe(env_id: str) -> Description:
     if ours is None:
         return Description()
     whole_games = {"life_loss_ends": False, "clip_rewards": False}
+    replay = {"observation": ours["observation"]}
+    if ours["observation"] == "objects":
+        replay["table"] = ours["game"]
     return Description(
         whole_games,
         sample_in_evaluation=True,
         reports_unsafe_events=True,
-        replay={"observation": ours["observation"]}
-        | ({"table": ours["game"]} if ours["observation"] == "objects" else {}),
+        replay_options=replay,
     )
+
+
+def learner_space(space: gym.Space) -> gym.Space:
+    """The observation space as Learner and replay buffer see it: a tuple or nested dict becomes one flat dict."""
+    if not isinstance(space, gym.spaces.Dict | gym.spaces.Tuple):
+        return space
+    leaves = named_leaves(_as_tree(space))
+    for name, leaf in leaves.items():
+        if leaf.shape is None or leaf.dtype is None:
+            raise GxError(
+                f"the Learner reads numbers, categories and dicts or tuples of them; {name!r} is {leaf}"
+            )
+    return gym.spaces.Dict(leaves)
+
+
+def learner_view(observation: Tree) -> Tree:
+    """An observation as Learner and replay buffer see it."""
+    return named_leaves(observation) if isinstance(observation, Mapping | tuple) else observation
+
+
+def _as_tree(space: gym.Space) -> Tree:
+    if isinstance(space, gym.spaces.Dict):
+        return {name: _as_tree(part) for name, part in space.spaces.items()}
+    return tuple(_as_tree(part) for part in space.spaces) if isinstance(space, gym.spaces.Tuple) else space
 
 
 def stored_as(env_id: str, space: gym.Space) -> tuple[str, gym.Space]:

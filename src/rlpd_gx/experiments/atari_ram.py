@@ -42,8 +42,8 @@ OFFLINE: Json = {
 }  # fmt: skip
 # RAM bytes that the networks see, from public RAM maps: Pong's ball across and down, the opponent's paddle and ours;
 # Freeway's chicken and its ten cars.
-PONG: Json = {"observed": (49, 54, 50, 51), "changes": True, "hidden_sizes": "128,128"}
-FREEWAY: Json = {"observed": (14, *range(108, 118)), "changes": True, "hidden_sizes": "128,128"}
+PONG: Json = {"env": "Atari/Pong-objects", "hidden_sizes": "128,128"}
+FREEWAY: Json = {"env": "Atari/Freeway-objects", "hidden_sizes": "128,128"}
 PONG_VALUE: Json = {
     "steps": 50_000, "warm_start_updates": 10_000, "utd": 1, "interval": (8,), "temperature": 0.01,
 }  # fmt: skip
@@ -55,12 +55,12 @@ GUARDED: Json = {
 }  # fmt: skip
 CLONE: Json = {"actor": "clone", "steps": 0, "warm_start_updates": 20_000}
 TASKS: dict[str, Json] = {
-    "pong": {"env": "Atari/Pong-ram", **OFFLINE, **PONG, **PONG_VALUE},
-    "pong-clone": {"env": "Atari/Pong-ram", **OFFLINE, **PONG, **CLONE},
+    "pong": {**OFFLINE, **PONG, **PONG_VALUE},
+    "pong-clone": {**OFFLINE, **PONG, **CLONE},
     "boxing": {"env": "Atari/Boxing-ram", "steps": 100_000, "target_entropy": 0.3},
-    "freeway": {"env": "Atari/Freeway-ram", **OFFLINE, **FREEWAY, **FREEWAY_VALUE},
-    "freeway-guarded": {"env": "Atari/Freeway-ram", **OFFLINE, **FREEWAY, **FREEWAY_VALUE, **GUARDED},
-    "freeway-clone": {"env": "Atari/Freeway-ram", **OFFLINE, **FREEWAY, **CLONE},
+    "freeway": {**OFFLINE, **FREEWAY, **FREEWAY_VALUE},
+    "freeway-guarded": {**OFFLINE, **FREEWAY, **FREEWAY_VALUE, **GUARDED},
+    "freeway-clone": {**OFFLINE, **FREEWAY, **CLONE},
 }
 UP = 1
 

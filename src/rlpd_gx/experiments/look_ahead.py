@@ -13,6 +13,7 @@ from rlpd_gx.trees import Json, Tree
 from rlpd_gx.types import Action
 
 ASK_EVERY = 5  # steps between states that whole safe sets are asked for
+MOST_STEPS = 60  # for each critical state that is wanted
 BLOCK_STEPS = 250  # scores are resampled in blocks: neighbouring steps are not independent
 
 Policy = Callable[[Tree], Action]
@@ -150,9 +151,7 @@ def compare(
     }
 
 
-def agreement(
-    env: AtariEnv, ram: Rule, look_ahead: Rule, states: int, seed: int, most_steps: int = 4_000
-) -> Json:
+def agreement(env: AtariEnv, ram: Rule, look_ahead: Rule, states: int, seed: int) -> Json:
     """RAM rules beside look-ahead's whole safe sets, on critical states: where it allows some actions, not all.
 
     States are those of random play under the RAM rules, so that later parts of a game are among them. Recall is the
@@ -163,7 +162,7 @@ def agreement(
     rng = np.random.default_rng(seed)
     env.reset(seed=seed)
     both = theirs = ours = critical = steps = 0
-    while critical < states and steps < most_steps:
+    while critical < states and steps < MOST_STEPS * states:
         by_ram = quick.safe_sets([env])
         verdict = quick.certify(env, int(rng.integers(env.action_space.n)))  # type: ignore[attr-defined]
         if steps % ASK_EVERY == 0:

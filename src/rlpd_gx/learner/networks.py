@@ -12,7 +12,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from rlpd_gx.config import LearnerConfig
 from rlpd_gx.errors import GxError
 from rlpd_gx.trees import named_leaves
 
@@ -20,6 +19,7 @@ LARGEST = 10.0  # standard deviations: clips inputs far outside the range that c
 PIXEL_FEATURES = 256  # outputs of the pixel encoder
 SMALLEST_SPREAD = 1e-5  # a standard deviation below this is rounding error
 
+LEAVES = gym.spaces.Box | gym.spaces.Discrete | gym.spaces.MultiDiscrete | gym.spaces.MultiBinary
 Observed = Tensor | Mapping[str, Tensor]
 
 
@@ -54,24 +54,19 @@ class Ensemble(nn.Module):
 
 
 class FlatEncoder(nn.Module):
-    """Flattened observations; integers are divided by the end of their range. `calibrate` sets centre and scale.
+    """Observations in one row: numbers as they are, integers divided by the end of their range, categories one-hot.
 
-    Of an array [..., n], `observed` selects some of the n entries; empty means all. With `changes`, a stack
-    [frames, ...] becomes its newest frame and the differences between consecutive frames.
+    `calibrate` sets centre and scale.
     """
 
     centre: Tensor
     spread: Tensor
 
-    def __init__(self, space: gym.Space, observed: Sequence[int] = (), changes: bool = False) -> None:
+    def __init__(self, space: gym.Space) -> None:
         super().__init__()
-        self.scale = {name: _unit(part) for name, part in named_leaves(space).items()}
-        self.observed, self.changes = _entries(space, observed), changes
-        if changes and not (isinstance(space, gym.spaces.Box) and len(space.shape) > 1):
-            raise GxError(f"changes needs stacks of frames; observations here are {space}, so leave it out")
+        self.spaces = named_leaves(space)
+        self.scale = {name: _unit(part) for name, part in self.spaces.items()}
         self.features = int(gym.spaces.flatdim(space))
-        if self.observed:
-            self.features = self.features // space.shape[-1] * len(self.observed)  # type: ignore[index]
         self.register_buffer("centre", torch.zeros(self.features))
         self.register_buffer("spread", torch.ones(self.features))
 
@@ -87,13 +82,19 @@ class FlatEncoder(nn.Module):
 
     def _flat(self, observation: Observed) -> Tensor:
         parts = named_leaves(observation)
-        rows = [self._visible(parts[name]).flatten(1) * self.scale[name] for name in sorted(parts)]
+        rows = [self._row(name, parts[name]) for name in sorted(parts)]
         return rows[0] if len(rows) == 1 else torch.cat(rows, dim=1)
 
-    def _visible(self, rows: Tensor) -> Tensor:
-        """What the networks see of one array."""
-        rows = (rows[..., self.observed] if self.observed else rows).float()
-        return torch.cat([rows[:, -1:], rows.diff(dim=1)], dim=1) if self.changes else rows
+    def _row(self, name: str, values: Tensor) -> Tensor:
+        """One array of the observation [B, ...] -> [B, k]."""
+        space = self.spaces[name]
+        if isinstance(space, gym.spaces.Discrete):
+            return F.one_hot(values.long() - int(space.start), int(space.n)).float()
+        if isinstance(space, gym.spaces.MultiDiscrete):
+            digits = (values.long() - torch.as_tensor(space.start, device=values.device)).flatten(1)
+            each = [F.one_hot(digits[:, i], int(n)) for i, n in enumerate(space.nvec.ravel())]
+            return torch.cat(each, dim=1).float()
+        return values.float().flatten(1) * self.scale[name]
 
 
 class PixelEncoder(nn.Module):
@@ -136,13 +137,11 @@ def compile_in_place(module: nn.Module, device: torch.device) -> None:
     module.compile(dynamic=False)
 
 
-def encoder_for(space: gym.Space, config: LearnerConfig, generator: torch.Generator) -> Encoder:
+def encoder_for(space: gym.Space, generator: torch.Generator) -> Encoder:
     """The encoder for an observation space: images are [C, H, W] bytes, everything else is flattened."""
     if isinstance(space, gym.spaces.Box) and is_image(space):
-        if config.observed or config.changes:
-            raise GxError("observed and changes are for states and RAM; observations here are images")
         return PixelEncoder(space, PIXEL_FEATURES, generator)
-    return FlatEncoder(space, config.observed, config.changes)
+    return FlatEncoder(space)
 
 
 def is_image(space: gym.Space) -> bool:
@@ -170,26 +169,10 @@ def random_shift(images: Tensor, pixels: int, generator: torch.Generator) -> Ten
     return images[every, channel, rows[:, None, :, None], columns[:, None, None, :]]
 
 
-def _entries(space: gym.Space, observed: Sequence[int]) -> list[int]:
-    """`observed` as a list; an error if the space has no such entries."""
-    if not observed:
-        return []
-    if not isinstance(space, gym.spaces.Box) or not space.shape:
-        raise GxError(f"observed chooses entries of an array; observations here are {space}, so leave it out")
-    if absent := [entry for entry in observed if not 0 <= entry < space.shape[-1]]:
-        raise GxError(f"observed has {absent[0]}, but observations have entries 0 to {space.shape[-1] - 1}")
-    return list(observed)
-
-
 def _unit(space: gym.Space) -> float:
     """The factor that brings integers of a space to at most 1 in size; 1 for floats."""
-    if isinstance(space, gym.spaces.Discrete):
-        raise GxError(
-            "the Learner reads arrays, not Discrete observations; wrap the environment "
-            "with gymnasium.wrappers.FlattenObservation"
-        )
-    if not isinstance(space, gym.spaces.Box | gym.spaces.MultiBinary):
-        raise GxError(f"the Learner reads Box observations or dicts of them, not {space}")
+    if not isinstance(space, LEAVES):
+        raise GxError(f"the Learner reads numbers, categories and dicts or tuples of them, not {space}")
     whole = space.dtype is not None and np.issubdtype(space.dtype, np.integer)
     largest = float(np.max(np.abs(space.high))) if isinstance(space, gym.spaces.Box) and whole else 1.0
     return 1.0 / max(largest, 1.0)

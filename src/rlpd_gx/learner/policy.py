@@ -220,7 +220,7 @@ def restored(
 ) -> PolicyNetwork:
     """A policy on the CPU from its `state_dict()`; `seed` is that of sampled actions."""
     initial = torch.Generator()  # for weights that the tensors replace
-    encoder = encoder_for(observation_space, config, initial)
+    encoder = encoder_for(observation_space, initial)
     policy: PolicyNetwork
     if isinstance(action_space, gym.spaces.Discrete):
         policy = CategoricalPolicy(config, encoder, action_space, spec, initial=initial, seed=seed)

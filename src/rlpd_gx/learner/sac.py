@@ -76,7 +76,7 @@ class Sac(ABC, Generic[Policy, Next]):
             )
         self.config, self.device, self.safe_set_spec = config, torch.device(device), safe_set_spec
         initial = torch.Generator().manual_seed(seed)
-        encoder = encoder_for(observation_space, config, initial)
+        encoder = encoder_for(observation_space, initial)
         critics = Ensemble(
             config.ensemble_size,
             (encoder.features + critic_inputs, *config.hidden_sizes, critic_outputs),

@@ -6,6 +6,7 @@ import gymnasium as gym
 import numpy as np
 
 from rlpd_gx import trees
+from rlpd_gx.envs.description import learner_view
 from rlpd_gx.errors import GxError
 from rlpd_gx.guardian import GuardedEnv
 from rlpd_gx.rules import Lookahead
@@ -29,14 +30,16 @@ class Member:
 
     def reset(self, seed: int | None = None) -> None:
         """Begin an episode."""
-        self.observation, info = self.env.reset(seed=seed)
+        observation, info = self.env.reset(seed=seed)
+        self.observation = learner_view(observation)
         if self.length:  # the game continues after a lost life, with a step that nobody proposed
             self.score += float(info.get("raw_reward", 0.0))
             self.unsafe_events += bool(info.get("unsafe_event", False))
 
     def step(self, action: Action) -> tuple[float, bool, bool, Json]:
         """Propose an action; returns reward, terminated, truncated and info."""
-        self.observation, reward, terminated, truncated, info = self.env.step(action)
+        observation, reward, terminated, truncated, info = self.env.step(action)
+        self.observation = learner_view(observation)
         if "guardian_stop" in info:
             return 0.0, False, True, info
         verdict = info.get("guardian")

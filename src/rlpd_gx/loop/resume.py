@@ -112,6 +112,12 @@ def resume(
         trainer.last_evaluation = Evaluation.from_state(state["last_evaluation"])
     for member, saved in zip(trainer.environments.members, state["environments"], strict=True):
         notes += _restore_member(trainer, member, saved)
+    # Episodes that start over: their last step is truncated, and bootstraps from the safe set saved for that.
+    sets = [saved["safe_set"] for saved in state["environments"]]
+    for i in [i for i, found in enumerate(sets) if found is not None]:
+        here = np.arange(len(sets)) == i
+        trainer.online.complete(np.tile(sets[i], (len(sets), 1)), where=here)
+        trainer.begin_episodes(here)
     return trainer, saver, notes
 
 
@@ -184,7 +190,7 @@ def _member_state(environments: Environments, member: Member) -> dict[str, Any]:
         "counts": member.counts(),
         "audit": member.env.audit.state() if isinstance(member.env, GuardedEnv) else None,
         "rules": [rule.memory() for rule in member.look_aheads],
-        # where the episode must begin anew, its last step is cut here, and bootstraps from this state
+        # for an episode that must start over: its last step is truncated here, and bootstraps from this state
         "safe_set": None if environment is not None else environments.code(member),
     }
 
@@ -204,9 +210,6 @@ def _restore_member(trainer: Trainer, member: Member, saved: dict[str, Any]) -> 
     why = snapshots.why_not(member.env)
     seed = trainer.task.config.run.seed + 7919 * (trainer.step + 1) + member.index
     member.reset(seed)
-    here = np.arange(len(trainer.environments.members)) == member.index
-    trainer.online.complete(np.tile(saved["safe_set"], (len(here), 1)), where=here)
-    trainer.begin_episodes(here)
     return [f"the episode of environment {member.index} starts over: {why}"]
 
 

@@ -13,7 +13,7 @@ import torch
 
 from rlpd_gx import guards, schedules, trees
 from rlpd_gx.config import Config, LearnerConfig
-from rlpd_gx.envs.description import describe
+from rlpd_gx.envs.description import describe, learner_space
 from rlpd_gx.envs.making import make
 from rlpd_gx.errors import GxError
 from rlpd_gx.guardian import GuardedEnv, Guardian
@@ -69,7 +69,7 @@ class Task:
         env.reset(seed=self.config.run.seed)
         safe_set = env.safe_set() if isinstance(env, GuardedEnv) else None
         example = Example(
-            observation_space=env.observation_space,
+            observation_space=learner_space(env.observation_space),
             action_space=env.action_space,
             stack=int(getattr(env.unwrapped, "frame_stack", 1)),
             guardian=env.guardian if isinstance(env, GuardedEnv) else None,
@@ -115,7 +115,7 @@ class Task:
         options: Json = {}
         live = None
         if not is_dataset(source) and formats.detect(source) == "action_log":
-            options |= describe(run.env).replay
+            options |= describe(run.env).replay_options
             if run.rules:
                 live = offline_rules.while_replayed(
                     source, None, run.rules, run.env, env_kwargs=run.env_kwargs, live_state=run.rules_state

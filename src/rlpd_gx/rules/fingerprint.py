@@ -408,7 +408,7 @@ class _Reader:
             return
         for part in parts:
             if type(part) is dict:  # attributes
-                self.read_named(part, ("__doc__",))
+                self.read_named(_lasting(type(thing), part), ("__doc__",))
             else:
                 self.read(list(part) if isinstance(part, Iterator) else part)
 
@@ -464,7 +464,7 @@ def _is_data(thing: Any) -> bool:
 
 
 def _state(thing: Any) -> dict[str, Any]:
-    """The attributes of an object, without those that are only remembered results."""
+    """The attributes of an object."""
     kind, found = type(thing), dict(getattr(thing, "__dict__", {}))
     for base in kind.__mro__:
         slots = vars(base).get("__slots__", ())
@@ -472,7 +472,14 @@ def _state(thing: Any) -> dict[str, Any]:
             hidden = f"_{base.__name__.lstrip('_')}{name}" if name[:2] == "__" and name[-2:] != "__" else name
             if name not in ("__dict__", "__weakref__") and hasattr(thing, hidden):
                 found[hidden] = getattr(thing, hidden)
-    return {n: v for n, v in found.items() if type(getattr(kind, n, None)) is not functools.cached_property}
+    return _lasting(kind, found)
+
+
+def _lasting(kind: type, attributes: dict[str, Any]) -> dict[str, Any]:
+    """Without results that an object only remembers."""
+    return {
+        n: v for n, v in attributes.items() if type(getattr(kind, n, None)) is not functools.cached_property
+    }
 
 
 def _is_local(code: types.CodeType, name: str) -> bool:

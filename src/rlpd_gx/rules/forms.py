@@ -58,10 +58,7 @@ class Margin(ActionForm):
     name = "margin"
 
     def margins(self, answer: Tree) -> np.ndarray:
-        values = plain_array(answer).astype(np.float64)
-        if np.isnan(values).any():
-            raise GxError("returned NaN; a margin must be a number")
-        return _one_each(values)
+        return _one_each(_numbers(answer))
 
 
 class SearchedMargin(Margin):
@@ -91,16 +88,19 @@ class MaskForm(TableForm):
         return booleans(answer), by_component
 
 
-class MarginsForm(TableForm):
+class Margins(TableForm):
     """A rule from margins: fn(state) -> float[n_actions]; allowed when >= 0."""
 
     name = "margins"
 
     def table(self, answer: Tree) -> tuple[np.ndarray, bool]:
-        values = plain_array(answer).astype(np.float64)
-        if np.isnan(values).any():
-            raise GxError("returned NaN; a margin must be a number")
-        return values, False
+        return _numbers(answer), False
+
+
+class CappedMargins(Margins):
+    """Margins that are capped where a prediction ends: all allowed actions may have the same one."""
+
+    graded = False
 
 
 class SetForm(Form):
@@ -247,6 +247,13 @@ def booleans(answer: Tree) -> np.ndarray:
         # NaN would count as true, and a number between 0 and 1 is ambiguous.
         raise GxError(f"returned {answer.ravel()[:3]} where True or False is expected; compare explicitly")
     return np.where(answer.astype(bool), 1.0, -1.0)
+
+
+def _numbers(answer: Tree) -> np.ndarray:
+    values = plain_array(answer).astype(np.float64)
+    if np.isnan(values).any():
+        raise GxError("returned NaN; a margin must be a number")
+    return values
 
 
 def _one_each(values: np.ndarray) -> np.ndarray:

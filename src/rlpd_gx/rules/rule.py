@@ -18,7 +18,7 @@ from rlpd_gx.rules.forms import (
     Form,
     Halfspaces,
     Margin,
-    MarginsForm,
+    Margins,
     MaskForm,
     PositiveParts,
     Predicate,
@@ -215,8 +215,9 @@ def maker(form: Form) -> RuleMaker:
 
 rule = maker(Predicate())
 margin_rule = maker(Margin())
+margins_rule = maker(Margins())
 mask_rule = maker(MaskForm())
-margins_rule = maker(MarginsForm())
+
 bounds_rule = maker(Bounds())
 l1_rule = maker(L1())
 positive_sum_rule = maker(PositiveParts())

@@ -327,7 +327,7 @@ def _unbounded(like: Array, rows: Rows) -> Form:
 
 
 def _within_tolerance(a: Array, low: Array, high: Array, rows: Rows) -> Array:
-    """Whether actions [..., d] lie in box and rows up to the stated tolerance."""
+    """Whether actions [..., d] are in box and rows up to the stated tolerance."""
     tolerance = TOLERANCE_FLOAT32 if is_float32(a) else TOLERANCE
     xp, a = namespace(a), as_float(a)
     slack = tolerance * xp.abs(a)
@@ -381,6 +381,13 @@ def _moved(a: Array, low: Array, high: Array, rows: Rows, weight: Array, thoroug
     slack = unit * xp.where(xp.isfinite(size), size, 0.0)
     point, found, proof = solve(near, ..., slack)
     empty = xp.zeros_like(found)
+    # By weak duality, aiming inside has cost at most sum(multiplier * slack) of half the squared distance. That is much
+    # where rows are nearly parallel: then aim at the boundary itself.
+    cost = xp.sum(proof * slack, axis=-1)
+    (steep,) = xp.nonzero(found & (cost > 1e-3 * 0.5 * xp.sum(weight * (point - near) ** 2, axis=-1)))
+    if len(steep):
+        plain = solve(near[steep], steep, xp.zeros_like(slack[steep]))
+        point[steep] = xp.where(plain.found[:, None], plain.point, point[steep])
     (thin,) = xp.nonzero(~found)
     if len(thin):  # a thin set is empty when shrunk: use the set itself, up to the stated tolerance
         point[thin], found[thin], proof[thin] = solve(near[thin], thin, xp.zeros_like(slack[thin]))

@@ -28,8 +28,10 @@ def excess(rows: Rows, x: Array) -> Array:
     terms = rows.terms(x)
     value = row_sum(terms) - rows.bound
     size = row_sum(xp.abs(terms)) + xp.abs(rows.bound)
-    # At most five roundings in a term, d in the sum, one for the bound.
+    # At most five roundings in a term, d in the sum, one for the bound; an underflow of quad * x is multiplied by x.
     error = (x.shape[-1] + 8) * UNIT * size + UNDERFLOW
+    if rows.curved:
+        error = error + UNDERFLOW * xp.max(xp.abs(x), axis=-1)[..., None]
     doubtful = ~(xp.abs(value) > error) & xp.isfinite(rows.bound)
     if not bool(xp.any(doubtful)):
         return value
@@ -124,7 +126,10 @@ def proven_empty(rows: Rows, weights: Array, low: Array, high: Array) -> Array:
     )
     size = xp.sum(xp.sum(largest, axis=-1) + weights * xp.abs(used), axis=-1)
     k, d = rows.pos.shape[-2:]
-    error = (2 * k + 2 * d + 16) * UNIT * size + UNDERFLOW
+    furthest = xp.clip(
+        xp.max(reach[:, 0, :], axis=-1), 1.0, None
+    )  # an underflow is multiplied by it at most twice
+    error = (2 * k + 2 * d + 16) * UNIT * size + UNDERFLOW * furthest * furthest
     proven = gap > error
     doubtful = ~proven & ~(gap < -error) & xp.any(weights > 0, axis=-1)
     for i in xp.nonzero(doubtful)[0].tolist():

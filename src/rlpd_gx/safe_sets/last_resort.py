@@ -155,7 +155,7 @@ def pull_inside(x: np.ndarray, problem: Problem, rounding: Rounding) -> np.ndarr
     for attempt in range(MAX_PULLS):
         excess = exact.excess(problem.rows, x)
         if not ((problem.low <= x) & (x <= problem.high)).all():
-            return None  # no number of this dtype lies between the bounds
+            return None  # no number of this dtype is between the bounds
         if not (excess[binds] > 0).any():
             return x
         bounds = Planes(problem.same_signs(x) if attempt < MAX_PULLS - 2 else problem)

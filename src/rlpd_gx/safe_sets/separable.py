@@ -37,7 +37,8 @@ class Rows:
         terms = self.pos * (xp.clip(x, 0.0, None) if self.kinked else x)
         if self.kinked:
             terms = terms - self.neg * xp.clip(x, None, 0.0)
-        return terms + self.quad * (x * x) if self.curved else terms
+        # In this order: the square of a small number would vanish, though its weight may be large.
+        return terms + self.quad * x * x if self.curved else terms
 
     def excess(self, x: Array) -> Array:
         """f(x) - c [..., K]: positive where x [..., d] breaks the row."""

@@ -200,7 +200,7 @@ def test_the_committed_boxes_agree_with_the_screen():
     assert list(games) == sorted(atari.GAMES)
     for name, game in games.items():
         assert set(game["objects"]) <= {"player", *(thing.name for thing in atari.GAMES[name].things)}
-        assert game["objects"]["player"]["share"] > 0.8
+        assert game["objects"]["player"]["share"] > 0.8, name
     shares = [
         kind["share"] for game in games.values() for kind in game["objects"].values() if kind["boxes"] >= 10
     ]

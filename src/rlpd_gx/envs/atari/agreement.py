@@ -19,7 +19,7 @@ def boxes_agree(game: str, steps: int = 1_500, every: int = 10, seed: int = 0) -
     """For each kind of object: boxes looked at, the share that shows something, and the same of boxes elsewhere.
 
     Something is shown where pixels differ from the background in one of the step's four frames: sprites flicker. The
-    background of a pixel is its most frequent colour in the play; for things that stay where they are, the most
+    background of a pixel is its most frequent colour in the play; for things that stayed where they were, the most
     frequent colour of the screen.
     """
     env = make(game)
@@ -31,7 +31,11 @@ def boxes_agree(game: str, steps: int = 1_500, every: int = 10, seed: int = 0) -
     film = np.array(frames)  # [N, 4, height, width]
     usual = _most_frequent(film[:, -1])
     common = int(np.bincount(film[:, -1].ravel(), minlength=256).argmax())
-    still = {thing.name for thing in sight.fixed}
+    spots: dict[str, set[tuple[float, float]]] = defaultdict(set)
+    for box in (box for boxes in found for box in boxes):
+        spots[box.name].add((box.x, box.y))
+    counts = {"player": 1} | {thing.name: thing.count for thing in env.game.things}
+    still = {name for name, places in spots.items() if len(places) <= counts[name]}  # part of the background
     seen: dict[str, list[bool]] = defaultdict(list)
     beside: dict[str, list[bool]] = defaultdict(list)
     for screens, boxes in zip(film, found, strict=True):

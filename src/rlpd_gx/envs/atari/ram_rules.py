@@ -23,7 +23,7 @@ from rlpd_gx.envs.atari.games import KEEPS, Box, Game, Player, RuleRow
 from rlpd_gx.envs.atari.objects import CODE as SIGHT_CODE
 from rlpd_gx.envs.atari.objects import Scene, Sight, moved
 from rlpd_gx.errors import GxError
-from rlpd_gx.rules.forms import MarginsForm
+from rlpd_gx.rules.forms import CappedMargins
 from rlpd_gx.types import Array
 
 CODE = rules.code_of(__file__)  # part of the fingerprint
@@ -61,7 +61,7 @@ class RamRule(rules.Atom):
     """One row of the table as a rule: margins for all actions at once, batched."""
 
     def __init__(self, row: RuleRow, sight: Sight, actions: Sequence[str]) -> None:
-        super().__init__(_OfStates(row, sight, actions), MarginsForm(), row.name, batched=True)
+        super().__init__(_OfStates(row, sight, actions), CappedMargins(), row.name, batched=True)
 
     def shifted(self, delta: float) -> rules.Atom:  # type: ignore[override]
         """The same rule with another threshold."""

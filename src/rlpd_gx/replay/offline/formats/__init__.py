@@ -92,12 +92,8 @@ def detect(path: Path) -> str:
 
 def meaning(path: Path, name: str, options: Json) -> Json:
     """The options and what they refer to, so that a cached dataset is not used after that has changed."""
-    module = formats().get(name)
-    return (
-        options | module.meaning(path, options)
-        if module is not None and hasattr(module, "meaning")
-        else options
-    )
+    refers: Callable[..., Json] | None = getattr(find(name), "meaning", None)
+    return options | refers(path, options) if refers is not None else options
 
 
 def read(path: Path, name: str, options: Json) -> Source:
