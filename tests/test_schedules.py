@@ -52,10 +52,10 @@ def test_interval_is_a_whole_number_between_its_ends(total, low, high, exponent,
 @pytest.mark.parametrize(
     ("make", "sentence"),
     [
-        (lambda: Constant(1.5), "value is a share of the minibatch"),
-        (lambda: Sigmoid(10, low=-0.1), "low is a share"),
+        (lambda: Constant(1.5), "value is a fraction of the minibatch"),
+        (lambda: Sigmoid(10, low=-0.1), "low is a fraction"),
         (lambda: Sigmoid(0), "total_steps must be positive"),
-        (lambda: Abrupt(5, after=float("nan")), "after is a share"),
+        (lambda: Abrupt(5, after=float("nan")), "after is a fraction"),
         (lambda: Interval(10, low=0), "low must be positive"),
         (lambda: Interval(10, exponent=float("inf")), "exponent must be positive"),
     ],

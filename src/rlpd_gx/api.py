@@ -4,7 +4,7 @@ import itertools
 import json
 import shlex
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from functools import cached_property
 from pathlib import Path
 from types import ModuleType
@@ -29,8 +29,9 @@ from rlpd_gx.metrics import find, measure
 from rlpd_gx.replay.offline import OfflineDataset
 from rlpd_gx.report import write_report
 from rlpd_gx.rules import Rule
+from rlpd_gx.trees import Json, JsonMapping
 
-Rules = Rule | Iterable[Rule] | Callable[[gym.Env], Any] | str
+Rules = Rule | Iterable[Rule] | Callable[[gym.Env], object] | str
 
 
 def train(
@@ -41,7 +42,7 @@ def train(
     preset: str = "rlpd-gx",
     out: str | Path | None = None,
     progress: bool = True,
-    guard_options: Mapping[str, Any] | None = None,
+    guard_options: JsonMapping | None = None,
     **settings: Any,
 ) -> "Run":
     """Train a policy under a guard that never executes a forbidden action.
@@ -50,10 +51,10 @@ def train(
         env: a Gymnasium id, an environment class, or a function that makes one.
         rules: a rule, several that must all hold, a function env -> rules, or `module:name`; None: no guard.
         offline: a dataset, or the path of one in any supported format.
-        preset: where settings start from.
+        preset: settings to start from.
         out: folder of the run; a new one in runs/ if not given.
         progress: print a line at each `log_every`, or show a bar on a terminal.
-        guard_options: what a rules' module may hold beside its rules: state, unsafe_event, fallback, embedding,
+        guard_options: what a rules' module may define beside its rules: state, unsafe_event, fallback, embedding,
             near_miss, initial_action, parameters (see `GuardedEnv`).
         settings: any setting of `rlpd-gx train --help-all`, such as steps=20_000 or guard="shield".
     """
@@ -72,26 +73,26 @@ def train(
 
 
 class Run:
-    """A run folder: the policy in it, what it is worth, and how to continue.
+    """A run folder: its policy, evaluation, report, and how to resume it.
 
-    A run that was begun from Python objects in another process needs them again: `Run(folder, env=..., rules=...)`.
+    A run that was started from Python objects in another process needs them again: `Run(folder, env=..., rules=...)`.
     """
 
     def __init__(
         self,
         folder: str | Path,
         *,
-        env: Any = None,
-        rules: Any = None,
-        guard_options: Mapping[str, Any] | None = None,
+        env: object = None,
+        rules: object = None,
+        guard_options: JsonMapping | None = None,
     ) -> None:
         self.folder = Path(folder)
         if env is not None or rules is not None:
             given_again(self.folder, env=env, rules=rules, **(guard_options or {}))
 
     @property
-    def result(self) -> dict[str, Any]:
-        """What result.json says; empty before the run has ended."""
+    def result(self) -> Json:
+        """The content of result.json; empty before the run has ended."""
         path = self.folder / "result.json"
         return json.loads(path.read_text()) if path.exists() else {}
 
@@ -107,11 +108,11 @@ class Run:
         seed: int = 2_000_000,
         sample: bool | None = None,
         metrics: Iterable[str] = (),
-    ) -> dict[str, Any]:
-        """Returns, lengths and counts of whole episodes under the guard, and `metrics` (names or module:function)."""
+    ) -> Json:
+        """Returns, lengths and counts of whole episodes under the guard; `metrics` are ours, or module:function."""
         measured = tuple(metrics)
         for name in measured:
-            find(name)  # a mistake is said before anything is played
+            find(name)  # report a mistake before playing any episode
         learner, environments = load_learner(self.folder)
         if sample is None:
             sample = describe(RunFolder.open(self.folder)[1].run.env).sample_in_evaluation
@@ -123,7 +124,7 @@ class Run:
         return write_report(self.folder)
 
     def resume(self, steps: int | None = None, *, progress: bool = True) -> "Run":
-        """Continue after an interruption, or for more `steps` than the run was begun with."""
+        """Resume after an interruption, or train for more `steps` than the run was started with."""
         return continued(self.folder, steps, progress=progress)
 
     def __repr__(self) -> str:
@@ -151,7 +152,7 @@ def begin(config: Config, folder: Path, *, command: str | None = None, progress:
 
 
 def continued(folder: Path, steps: int | None = None, *, progress: bool = True) -> Run:
-    """Resume the run in a folder, for as many steps as it was begun with or for more."""
+    """Resume the run in a folder, for the number of steps it was started with, or more."""
     trainer, save, notes = resume(folder, steps=steps)
     if progress:
         for note in notes:
@@ -185,8 +186,8 @@ def _finished(trainer: Trainer, save: Saver, progress: bool) -> Run:
     return Run(trainer.folder.path)
 
 
-def given_again(folder: Path, **objects: Any) -> None:
-    """Hand over the objects of a run that was begun in another process, under the names its settings have."""
+def given_again(folder: Path, **objects: object) -> None:
+    """Register the objects of a run that was started in another process, under the names in its settings."""
     asked = RunFolder(folder).asked()
     for name in {str(asked[key]).partition(":")[0] for key in ("env", "rules")}:
         if name.startswith(GIVEN):
@@ -194,17 +195,17 @@ def given_again(folder: Path, **objects: Any) -> None:
             vars(sys.modules[name]).update(objects)
 
 
-def _given(env: Any, rules: Any, options: Mapping[str, Any] | None) -> ModuleType:
+def _given(env: object, rules: object, options: JsonMapping | None) -> ModuleType:
     """A module that holds the objects, so that settings can name them as `module:name` like any other."""
     number = next(n for n in itertools.count(1) if f"{GIVEN}_{n}" not in sys.modules)
-    module = ModuleType(f"{GIVEN}_{number}", "Objects that were handed to gx.train.")
+    module = ModuleType(f"{GIVEN}_{number}", "Objects passed to gx.train.")
     vars(module).update(options or {}, env=env, rules=rules)
     sys.modules[module.__name__] = module
     return module
 
 
-def _name(thing: Any, given: ModuleType, name: str) -> str:
-    """What the settings call an environment or rules: its own name if any process can find it, else the one given."""
+def _name(thing: object, given: ModuleType, name: str) -> str:
+    """The name of an environment or rules in the settings: its own if any process can import it, else the one given."""
     if isinstance(thing, str):
         return thing
     if isinstance(thing, gym.Env):

@@ -5,6 +5,8 @@ from typing import Any, Literal
 
 from rlpd_gx.errors import GxError
 
+Settings = dict[str, Any]  # by name
+
 
 @dataclass(frozen=True)
 class RunConfig:
@@ -12,7 +14,7 @@ class RunConfig:
 
     env: str = ""
     """Gymnasium environment such as Hopper-v5, Atari game such as Atari/Seaquest-ram, or module:name of your own."""
-    env_kwargs: dict[str, Any] = field(default_factory=dict)
+    env_kwargs: Settings = field(default_factory=dict)
     """Keyword arguments of the environment as JSON, such as '{"max_episode_steps": 200}'."""
     rules: str = ""
     """module:name of a rule, or of a list of rules that must all hold."""
@@ -84,9 +86,9 @@ class DataConfig:
         if whole < 1 or abs(whole - round(whole)) > 1e-9:
             raise GxError(f"utd must be a whole number such as 4, or 1/n such as 0.25, got {self.utd}")
         if not 0 < self.gamma <= 1:
-            raise GxError(f"gamma must lie in (0, 1], got {self.gamma}")
+            raise GxError(f"gamma must be in (0, 1], got {self.gamma}")
         if not all(0 <= ratio <= 1 for ratio in self.online_ratio):
-            raise GxError(f"online_ratio must lie in [0, 1], got {self.online_ratio}")
+            raise GxError(f"online_ratio must be in [0, 1], got {self.online_ratio}")
         if min(self.interval) < 1:
             raise GxError(f"interval must be 1 or more, got {self.interval}")
 
@@ -147,7 +149,7 @@ class LearnerConfig:
     def __post_init__(self) -> None:
         if not 0 <= self.target_subset <= self.ensemble_size:
             raise GxError(
-                f"target_subset must lie in 0 (all) to ensemble_size {self.ensemble_size}, got {self.target_subset}"
+                f"target_subset must be from 0 (all) to ensemble_size {self.ensemble_size}, got {self.target_subset}"
             )
         for name in ("ensemble_size", "learning_rate", "tau", "temperature"):
             if not getattr(self, name) > 0:
@@ -181,22 +183,22 @@ class Config:
     preset: str = "rlpd-gx"
 
 
-_RLPD: dict[str, Any] = {  # as published: symmetric sampling, minimum of 2 of 10 critics, the actor on the mean
+_RLPD: Settings = {  # as published: symmetric sampling, minimum of 2 of 10 critics, the actor on the mean
     "guard": "none", "online_ratio": (0.5,), "sampler": "uniform", "backup_entropy": "add", "temperature": 1.0,
     "normalise": False, "clone_weight": (0.0,),
 }  # fmt: skip
 
-_PAPER: dict[str, Any] = {  # as printed: minimum of all critics for target and actor, the entropy subtracted
+_PAPER: Settings = {  # as printed: minimum of all critics for target and actor, the entropy subtracted
     "backup": "renormalise", "actor": "raw", "target_subset": 0, "actor_value": "min", "backup_entropy": "subtract",
     "temperature": 1.0, "online_ratio": (0.05, 0.5), "sampler": "stride", "interval": (1, 8), "normalise": False,
     "clone_weight": (0.0,),
 }  # fmt: skip
 
-_FULL: dict[str, Any] = {  # every component of the paper on our guarded learner: the baseline of the ablations
+_FULL: Settings = {  # every component of the paper on our guarded learner: the baseline of the ablations
     "online_ratio": (0.05, 0.5), "sampler": "stride", "interval": (1, 8), "normalise": False, "clone_weight": (0.0,),
 }  # fmt: skip
 
-PRESETS: dict[str, dict[str, Any]] = {
+PRESETS: dict[str, Settings] = {
     "rlpd-gx": {},
     "paper": _PAPER,
     "rlpd": _RLPD,
@@ -210,13 +212,13 @@ PRESETS: dict[str, dict[str, Any]] = {
 }
 
 
-def _at_least(least: int, config: Any, *names: str) -> None:
+def _at_least(least: int, config: object, *names: str) -> None:
     for name in names:
         if not getattr(config, name) >= least:
             raise GxError(f"{name} must be {least} or more, got {getattr(config, name)}")
 
 
-def _one_or_two(config: Any, *names: str) -> None:
+def _one_or_two(config: object, *names: str) -> None:
     for name in names:
         if len(getattr(config, name)) not in (1, 2):
             raise GxError(f"{name} takes one value, or two separated by a comma, got {getattr(config, name)}")

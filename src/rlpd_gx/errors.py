@@ -2,11 +2,11 @@
 
 
 class GxError(ValueError):
-    """Something a user gave us cannot be used. The commands print it as one sentence and exit with 2."""
+    """An input from the user cannot be used. The commands print it as one sentence and exit with 2."""
 
 
 class StopEpisode(RuntimeError):
-    """The Guardian found no action it may let through: nothing may be executed, the episode must end."""
+    """The Guardian found no action that may be executed: the episode must end."""
 
 
 def missing_extra(package: str, extra: str) -> GxError:

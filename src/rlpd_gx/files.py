@@ -8,7 +8,7 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, Any
+from typing import IO
 
 from rlpd_gx.errors import GxError
 
@@ -41,7 +41,7 @@ def whole_file(path: Path) -> Iterator[IO[bytes]]:
 
 @contextmanager
 def whole_folder(path: Path) -> Iterator[Path]:
-    """A folder to fill that is renamed to `path`, which must not exist, when the block ends; or nothing stays."""
+    """A folder that is renamed to `path`, which must not exist, when the block ends; an error leaves nothing."""
     path = Path(path)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -67,7 +67,7 @@ def write_bytes(path: Path, content: bytes) -> None:
         file.write(content)
 
 
-def write_json(path: Path, value: Any) -> None:
+def write_json(path: Path, value: object) -> None:
     """Write a JSON file whole, or leave what was there."""
     write_bytes(path, (json.dumps(value, indent=2) + "\n").encode())
 

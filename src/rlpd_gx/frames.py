@@ -1,4 +1,4 @@
-"""Atari screens as the benchmark shows them; environments and replayed logs make them the same way."""
+"""Atari screens as in the benchmark; environments and replayed logs share this code."""
 
 import numpy as np
 from numpy.typing import NDArray

@@ -9,7 +9,7 @@ from typing import Any
 
 from rlpd_gx.errors import GxError
 
-GIVEN = "given_to_rlpd_gx"  # modules whose names begin so hold objects that were handed over in Python
+GIVEN = "given_to_rlpd_gx"  # modules whose names begin with it hold objects passed to gx.train
 
 
 def load(spec: str, what: str) -> tuple[Any, ModuleType]:
@@ -64,7 +64,7 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
 
 
 def raised(error: BaseException) -> str:
-    """`raised KeyError: 'x' (my_env.py, line 12)`: what somebody else's code raised, and where."""
+    """`raised KeyError: 'x' (my_env.py, line 12)`: what external code raised, and where."""
     trace = error.__traceback__
     while trace is not None and trace.tb_next is not None:
         trace = trace.tb_next

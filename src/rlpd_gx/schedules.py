@@ -1,7 +1,7 @@
-"""Schedules: a step in, a value out, nothing remembered.
+"""Schedules: pure functions step -> value.
 
-DSS says what share of a minibatch is online, DTS how many steps apart samples lie. A step is an online
-environment step; a schedule holds its last value after `total_steps`.
+DSS schedules the online ratio: the fraction of each minibatch that is online. DTS schedules the interval: how many
+steps apart samples are. A step is an online environment step; after `total_steps` a schedule keeps its last value.
 """
 
 import math
@@ -12,15 +12,15 @@ from rlpd_gx.errors import GxError
 
 @dataclass(frozen=True)
 class Constant:
-    """The same share at every step (0.5 is symmetric sampling)."""
+    """The same online ratio at every step (0.5 is symmetric sampling)."""
 
     value: float
 
     def __post_init__(self) -> None:
-        _require_shares(value=self.value)
+        _require_fractions(value=self.value)
 
     def __call__(self, step: int) -> float:
-        """Share of online rows at this step."""
+        """Online ratio at this step."""
         return self.value
 
 
@@ -34,11 +34,11 @@ class Sigmoid:
     steepness: float = 10.0
 
     def __post_init__(self) -> None:
-        _require_shares(low=self.low, high=self.high)
+        _require_fractions(low=self.low, high=self.high)
         _require_positive(total_steps=self.total_steps, steepness=self.steepness)
 
     def __call__(self, step: int) -> float:
-        """Share of online rows at this step."""
+        """Online ratio at this step."""
         x = self.steepness * (min(step, self.total_steps) / self.total_steps - 0.5)
         # tanh is the sigmoid without an exponential that could overflow
         return self.low + (self.high - self.low) * 0.5 * (1.0 + math.tanh(x / 2))
@@ -53,10 +53,10 @@ class Abrupt:
     after: float = 0.5
 
     def __post_init__(self) -> None:
-        _require_shares(before=self.before, after=self.after)
+        _require_fractions(before=self.before, after=self.after)
 
     def __call__(self, step: int) -> float:
-        """Share of online rows at this step."""
+        """Online ratio at this step."""
         return self.before if step < self.switch_step else self.after
 
 
@@ -78,15 +78,15 @@ class Interval:
         _require_positive(total_steps=self.total_steps, low=self.low, high=self.high, exponent=self.exponent)
 
     def __call__(self, step: int) -> int:
-        """Whole steps between samples at this step."""
-        share = min(step, self.total_steps) / self.total_steps
-        return math.floor(self.low + (self.high - self.low) * share**self.exponent + 0.5)
+        """Interval at this step, in whole steps."""
+        progress = min(step, self.total_steps) / self.total_steps
+        return math.floor(self.low + (self.high - self.low) * progress**self.exponent + 0.5)
 
 
-def _require_shares(**values: float) -> None:
+def _require_fractions(**values: float) -> None:
     for name, value in values.items():
         if not 0.0 <= value <= 1.0:
-            raise GxError(f"{name} is a share of the minibatch and must lie in [0, 1], got {value}")
+            raise GxError(f"{name} is a fraction of the minibatch and must be in [0, 1], got {value}")
 
 
 def _require_positive(**values: float) -> None:

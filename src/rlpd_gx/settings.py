@@ -10,12 +10,12 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
-from rlpd_gx.config import PRESETS, Config, DataConfig, LearnerConfig, RunConfig
+from rlpd_gx.config import PRESETS, Config, DataConfig, LearnerConfig, RunConfig, Settings
 from rlpd_gx.errors import GxError
 from rlpd_gx.loading import did_you_mean
 
 FORMAT = 2
-"""Changes with the meaning of settings: a run of another format is refused, never reinterpreted."""
+"""Changes whenever a setting changes its meaning: a run of another format is refused, not reinterpreted."""
 COMMAND_LINE = "command line"
 """The source of flags: errors name the flag itself."""
 SECTIONS = {"run": RunConfig, "data": DataConfig, "learner": LearnerConfig}
@@ -31,7 +31,7 @@ class Setting:
     default: Any
     help: str
 
-    def read(self, value: Any, source: str) -> Any:
+    def read(self, value: object, source: str) -> Any:
         """A value from a flag or a file, checked and converted."""
         try:
             return _read(self.type, value)
@@ -41,19 +41,19 @@ class Setting:
 
     @property
     def flag(self) -> str:
-        """As it is typed."""
+        """The flag, as typed."""
         return f"--{self.name.replace('_', '-')}"
 
     @property
     def metavar(self) -> str:
-        """What stands for a value in the help."""
+        """The placeholder for a value in the help."""
         kind = get_args(self.type)[0] if get_origin(self.type) is tuple else self.type
-        one = {int: "N", float: "X", str: "TEXT"}.get(kind, "JSON" if self.type == dict[str, Any] else "WORD")
+        one = {int: "N", float: "X", str: "TEXT"}.get(kind, "JSON" if self.type == Settings else "WORD")
         return f"{one},..." if get_origin(self.type) is tuple and kind is not str else one
 
     @property
     def choices(self) -> tuple[str, ...]:
-        """The words it can be, where it is a choice."""
+        """The allowed words, where it is a choice."""
         return get_args(self.type) if get_origin(self.type) is Literal else ()
 
     def value(self, config: Config) -> Any:
@@ -63,7 +63,7 @@ class Setting:
 
 def with_values(config: Config, values: Mapping[str, Any], source: str) -> Config:
     """The config with some settings changed, by name; errors name the `source`."""
-    sections: dict[str, dict[str, Any]] = {}
+    sections: dict[str, Settings] = {}
     for name, value in values.items():
         if name not in SETTINGS:
             instead = did_you_mean(str(name), SETTINGS) or "; `rlpd-gx train --help-all` lists them"
@@ -73,14 +73,14 @@ def with_values(config: Config, values: Mapping[str, Any], source: str) -> Confi
     return replace(config, **{s: replace(getattr(config, s), **changed) for s, changed in sections.items()})
 
 
-def preset_values(name: str) -> dict[str, Any]:
-    """What a preset changes."""
+def preset_values(name: str) -> Settings:
+    """The settings that a preset changes."""
     if not isinstance(name, str) or name not in PRESETS:
         raise GxError(f"there is no preset {name!r}; there are {', '.join(PRESETS)}")
     return PRESETS[name]
 
 
-def flat(config: Config) -> dict[str, Any]:
+def flat(config: Config) -> Settings:
     """All settings by name, ready for JSON."""
     values = {name: setting.value(config) for name, setting in SETTINGS.items()}
     plain = {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}
@@ -99,7 +99,7 @@ def from_flat(values: Mapping[str, Any], source: str) -> Config:
     return with_values(Config(preset=rest.pop("preset", "rlpd-gx")), rest, source)
 
 
-def read_file(path: Path) -> tuple[str | None, dict[str, Any]]:
+def read_file(path: Path) -> tuple[str | None, Settings]:
     """Preset (if named) and settings of a YAML, TOML or JSON file; sections are allowed, not required."""
     try:
         content = _parsed(path, path.read_text(encoding="utf-8"))
@@ -112,7 +112,7 @@ def read_file(path: Path) -> tuple[str | None, dict[str, Any]]:
         raise GxError(f"{path}: cannot be read as {path.suffix[1:].upper()}: {first_line}") from None
     if not isinstance(content, dict):
         raise GxError(f"{path}: must hold settings by name")
-    values: dict[str, Any] = {}
+    values: Settings = {}
     for name, value in content.items():
         values |= (value or {}) if name in SECTIONS and isinstance(value, dict | None) else {name: value}
     preset = values.pop("preset", None)
@@ -120,7 +120,7 @@ def read_file(path: Path) -> tuple[str | None, dict[str, Any]]:
     return preset, {name: SETTINGS[name].read(value, str(path)) for name, value in values.items()}
 
 
-def _parsed(path: Path, text: str) -> Any:
+def _parsed(path: Path, text: str) -> object:
     if path.suffix == ".toml":
         import tomllib
 
@@ -134,7 +134,7 @@ def _parsed(path: Path, text: str) -> Any:
     raise GxError(f"{path}: a config is a .yaml, .toml or .json file")
 
 
-def _read(kind: Any, value: Any) -> Any:
+def _read(kind: Any, value: object) -> Any:
     """`value` as a setting of this type."""
     origin = get_origin(kind) or kind
     if origin is Literal:

@@ -9,9 +9,12 @@ from typing import Any
 import numpy as np
 
 Tree = Any
+DType = np.dtype[Any]
+Json = dict[str, Any]  # a record or state that JSON can hold, or keyword arguments
+JsonMapping = Mapping[str, Any]  # one that is only read
 
 
-def map_leaves(function: Callable[..., Any], tree: Tree, *others: Tree) -> Tree:
+def map_leaves(function: Callable[..., Tree], tree: Tree, *others: Tree) -> Tree:
     """The tree of function(leaf, *other leaves); `others` have the structure of `tree`."""
     if isinstance(tree, Mapping):
         return {key: map_leaves(function, part, *(o[key] for o in others)) for key, part in tree.items()}
@@ -20,7 +23,7 @@ def map_leaves(function: Callable[..., Any], tree: Tree, *others: Tree) -> Tree:
     return function(tree, *others)
 
 
-def leaves(tree: Tree) -> Iterator[Any]:
+def leaves(tree: Tree) -> Iterator[Tree]:
     """The leaves, left to right."""
     if isinstance(tree, Mapping) or type(tree) is tuple:
         for part in tree.values() if isinstance(tree, Mapping) else tree:
@@ -29,7 +32,7 @@ def leaves(tree: Tree) -> Iterator[Any]:
         yield tree
 
 
-def named_leaves(tree: Tree, name: str = "") -> dict[str, Any]:
+def named_leaves(tree: Tree, name: str = "") -> dict[str, Tree]:
     """The leaves by their path, such as `camera/left`; a tree that is one leaf has the name given."""
     if not (isinstance(tree, Mapping) or type(tree) is tuple):
         return {name: tree}
@@ -43,6 +46,6 @@ def stack(trees: Sequence[Tree]) -> Tree:
     return map_leaves(lambda *parts: np.stack(parts), trees[0], *trees[1:])
 
 
-def index(tree: Tree, key: Any) -> Tree:
+def index(tree: Tree, key: object) -> Tree:
     """leaf[key] of every leaf."""
     return map_leaves(lambda leaf: leaf[key], tree)

@@ -1,4 +1,4 @@
-"""Plain records that travel between the halves."""
+"""Plain records that pass between Guardian, Learner, replay and loop."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -11,13 +11,20 @@ import numpy as np
 
 from rlpd_gx import trees
 from rlpd_gx.safe_sets.base import SafeSet
+from rlpd_gx.trees import Json, JsonMapping
+
+Array = np.ndarray[Any, Any]
+Observation = Array | Mapping[str, Array]
+Action = Any  # one action or a batch of them, as the action space holds it: a number or an array
+State = Any  # what a rule reads: the observation, `info`, RAM, or the simulator itself
+Info = Json  # Gymnasium's `info`
 
 
 class Status(StrEnum):
     """What the Guardian did with a proposal."""
 
     ALLOWED = "allowed"  # executed as proposed
-    PROJECTED = "projected"  # moved to the nearest allowed action
+    PROJECTED = "projected"  # the nearest allowed action ran
     FALLBACK = "fallback"  # a rule, the solver or the proposal failed: a declared action ran instead
     INEVITABLE = "inevitable"  # no action is allowed: the least bad one ran
 
@@ -26,9 +33,12 @@ class Status(StrEnum):
 class Context:
     """What a rule may need beside the state; a rule declares it with `needs=`."""
 
-    previous_action: Any = None  # the action executed in the step before
+    previous_action: Action | None = None  # the action executed in the step before
     time: Any = 0  # steps since the episode began; [B] in a batch
-    parameters: Any = None  # whatever varies in time and is known to the caller
+    parameters: Any = None  # anything else that varies in time, given by the caller
+
+
+ContextLike = Context | JsonMapping | None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -36,11 +46,11 @@ class Verdict:
     """The Guardian's answer to one proposal.
 
     `margins` holds the margin of each rule at the *proposed* action; `binding` names the rules that shaped
-    the outcome: those the proposal breaks, and those on whose boundary the executed action lies.
+    the outcome: those the proposal breaks, and those on whose boundary the executed action is.
     """
 
-    proposed: Any
-    action: Any  # what to execute; in monitor mode the proposal itself
+    proposed: Action
+    action: Action  # what to execute; in monitor mode the proposal itself
     status: Status
     distance: float = 0.0  # from the proposal to `suggestion`
     margins: Mapping[str, float] = field(default_factory=dict)
@@ -48,10 +58,10 @@ class Verdict:
     safe_set: SafeSet | None = None  # None where the rules have no finite description
     exact: bool = True  # whether `suggestion` is proven to be the nearest allowed action
     reason: str = ""
-    suggestion: Any = None  # what enforcing the rules executes; None where the episode would have to stop
-    enforced: bool = True  # False in monitor mode: `action` is the proposal, whatever the rules say
+    suggestion: Action = None  # what enforcing the rules executes; None where the episode would have to stop
+    enforced: bool = True  # False in monitor mode: `action` is always the proposal
     executed_margin: float = float("nan")  # least margin at `action`; NaN where no rule could be asked
-    ungraded: frozenset[str] = frozenset()  # rules whose margins do not say how near their boundary is
+    ungraded: frozenset[str] = frozenset()  # rules whose margins are no distance to their boundary
 
     @property
     def corrected(self) -> bool:
@@ -60,7 +70,7 @@ class Verdict:
 
     @property
     def stopped(self) -> bool:
-        """Whether the rules let nothing be executed; only seen in monitor mode, else the episode stops."""
+        """Whether the rules allow nothing to be executed; only in monitor mode, otherwise the episode stops."""
         return self.status is Status.FALLBACK and self.suggestion is None
 
     @property
@@ -87,10 +97,10 @@ class Verdict:
 
     __hash__ = None  # type: ignore[assignment]
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> "Verdict":
+    def __deepcopy__(self, memo: dict[int, object]) -> "Verdict":
         return self  # nothing in it can change
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __reduce__(self) -> tuple[object, ...]:
         values = {f.name: getattr(self, f.name) for f in fields(self)}
         return _verdict, (values | {"margins": dict(self.margins)},)
 
@@ -104,22 +114,22 @@ class Verdict:
         return "; ".join(parts)
 
 
-def _verdict(values: dict[str, Any]) -> Verdict:
+def _verdict(values: Json) -> Verdict:
     """A verdict that was sent to another process."""
     return Verdict(**(values | {"margins": MappingProxyType(values["margins"])}))
 
 
-MOST_REASONS = 20  # different reasons kept apart in a tally
+MOST_REASONS = 20  # different reasons counted separately in a tally
 
 
 @dataclass
 class RuleTally:
-    """One rule's part in what happened."""
+    """What is counted of one rule."""
 
     blocked: int = 0  # proposals that broke it
     near_misses: int = 0  # proposals it allowed by less than the near-miss margin
-    deepest: float = 0.0  # the worst a proposal broke it, in its own units
-    depth: float = 0.0  # all of that added up
+    deepest: float = 0.0  # the most by which a proposal broke it, in its own units
+    depth: float = 0.0  # the sum of that over all proposals
 
     def __add__(self, other: "RuleTally") -> "RuleTally":
         return RuleTally(
@@ -169,19 +179,19 @@ class Tally:
     near_misses_executed: int = 0  # those of them that ran as proposed
     forbidden_proposals: int = 0  # some rule is broken by the proposed action
     forbidden_executed: int = 0  # ... by the executed one: in monitor mode, or where no action was allowed
-    distance: float = 0.0  # of all corrections together
+    distance: float = 0.0  # sum over all corrections
     largest_distance: float = 0.0
     unsafe_events: int = 0
     episodes: int = 0
     episodes_corrected: int = 0  # those with a correction
-    episodes_watched: int = 0  # those in which somebody looked for unsafe events
+    episodes_watched: int = 0  # those in which unsafe events were looked for
     episodes_with_unsafe_event: int = 0
     rules: dict[str, RuleTally] = field(default_factory=dict)
     reasons: dict[str, int] = field(default_factory=dict)
 
     @property
     def corrections(self) -> int:
-        """Proposals that were not simply allowed."""
+        """Proposals that were not executed as they were."""
         return self.proposals - self.allowed
 
     @property
@@ -269,9 +279,9 @@ class Tally:
         self.reasons[key] = self.reasons.get(key, 0) + times
 
     def end_episode(self, *, corrected: bool, unsafe_events: int | None) -> None:
-        """Count an episode that ended; `unsafe_events` in it are None where nobody looked for them.
+        """Count an episode that ended; `unsafe_events` in it are None where they were not looked for.
 
-        They count by episode here: `add` counts them by step.
+        Here they are counted by episode; `add` counts them by step.
         """
         self.episodes += 1
         self.episodes_corrected += corrected
@@ -279,16 +289,16 @@ class Tally:
         self.episodes_with_unsafe_event += bool(unsafe_events)
 
     def rates(self) -> dict[str, float]:
-        """Counts as shares of the proposals."""
+        """Counts as fractions of the proposals."""
         proposals = max(self.proposals, 1)
         return {f"{name}_rate": getattr(self, name) / proposals for name in RATES}
 
-    def as_dict(self) -> dict[str, Any]:
+    def as_dict(self) -> Json:
         """All counts, as JSON can hold them; for `from_dict`."""
         return {**asdict(self), "corrections": self.corrections}
 
     @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> Self:
+    def from_dict(cls, values: JsonMapping) -> Self:
         """The tally that `as_dict` wrote; what is not a field is ignored."""
         given = {f.name: values[f.name] for f in fields(cls) if f.name in values}
         rules = {name: RuleTally(**rule) for name, rule in given.get("rules", {}).items()}
@@ -323,8 +333,6 @@ RATES = (
 )
 
 
-Array = np.ndarray[Any, Any]
-Observation = Array | Mapping[str, Array]
 Values = TypeVar("Values")
 """Array as sampled; Tensor in a minibatch that a learner moved to its device."""
 
@@ -358,11 +366,11 @@ class Transition:
     """Least margin of the executed action."""
     unsafe_event: Array
     executed: Array
-    """False where the Guardian let nothing run and ended the episode: such a step is not stored."""
+    """False where the Guardian let nothing run and ended the episode; such a step is not stored."""
     safe_set: Array | None = None
     """[N, code_width] encoded: the sets the actions were chosen from."""
     next_safe_set: Array | None = None
-    """[N, code_width] encoded, where an episode was truncated: elsewhere the next step brings it."""
+    """[N, code_width] encoded, where an episode was truncated: elsewhere it comes with the next step."""
     verdicts: Sequence[Verdict | None] = ()
     """None where there are no rules."""
 
@@ -374,7 +382,7 @@ class Transition:
 
 @dataclass(frozen=True, eq=False)
 class SpanSteps(Generic[Values]):
-    """Every step inside the spans of a batch, for a correction made by the Learner: [U, B, n, ...].
+    """Every step inside the spans of a batch, for an off-policy correction by the Learner: [U, B, n, ...].
 
     Steps after the end of a span repeat its last state and action, with reward and discount 0.
     """
@@ -393,7 +401,7 @@ class Batch(Generic[Values]):
 
     A transition spans `span_length` steps (1 unless sampled as spans): the target of its value is
     `reward + discount * V(next_observation)`. `observation` and `next_observation` are views of one block, so
-    that frames which both stacks hold are copied once: `torch.from_numpy` takes them as they are.
+    frames in both stacks are copied once; `torch.from_numpy` takes them as they are.
     """
 
     observation: Values | Mapping[str, Values]
@@ -418,12 +426,12 @@ class Batch(Generic[Values]):
     """bool. An unsafe event was seen after any step of the span."""
     is_online: Values
     row: Values
-    """int64. Row number in the timeline that `is_online` tells."""
+    """int64. Row number in the online or offline timeline (see `is_online`)."""
     span_length: Values
     span_steps: SpanSteps[Values] | None = None
     """Only for spans that the Learner corrects."""
 
-    def arrays(self) -> dict[str, Any]:
+    def arrays(self) -> Json:
         """The columns by name."""
         return {name: value for name, value in vars(self).items() if name != "span_steps"}
 

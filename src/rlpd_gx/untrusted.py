@@ -1,4 +1,4 @@
-"""Files that may be damaged or hostile: no size they declare is believed before it is checked, nothing is unpickled."""
+"""Files that may be damaged or hostile: declared sizes are checked before use, and nothing is unpickled."""
 
 import gzip
 import io
@@ -21,7 +21,7 @@ AGAIN = "copy or download it again"
 
 @contextmanager
 def reading(place: object, remedy: str = AGAIN) -> Iterator[None]:
-    """Turn whatever a library raises about damaged bytes into one sentence; there is no list of what it may be."""
+    """Turn what a library raises about damaged bytes into one sentence; which exceptions come is undocumented."""
     try:
         yield
     except GxError:
@@ -53,7 +53,7 @@ def pickled(place: object) -> GxError:
 def npy_header(
     stream: IO[bytes] | gzip.GzipFile, place: object
 ) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
-    """(shape, Fortran order, dtype) of a .npy stream, which then stands at its first number."""
+    """(shape, Fortran order, dtype) of a .npy stream, which is then at its first number."""
     with reading(place):
         version = np.lib.format.read_magic(stream)
         if version not in ((1, 0), (2, 0)):
@@ -91,7 +91,7 @@ def _npy(data: bytes, place: str) -> NDArray[Any]:
     shape, fortran_order, dtype = npy_header(stream, place)
     if math.prod(shape) * dtype.itemsize != len(data) - stream.tell():
         raise GxError(
-            f"{place}: has {len(data) - stream.tell()} bytes where its header asks for another number"
+            f"{place}: has {len(data) - stream.tell()} bytes, but its header declares another number"
         )
     flat = np.frombuffer(data, dtype, offset=stream.tell()) if math.prod(shape) else np.zeros(0, dtype)
     return flat.reshape(shape, order="F" if fortran_order else "C")

@@ -37,10 +37,10 @@ def test_every_minibatch_of_a_schedule_has_the_exact_number_of_online_rows(sched
     hybrid = make(online_story(FRAMES, [25], 1, 30).ring, batch_size=batch_size, updates=updates)
     total, handed_out = Fraction(0), 0
     for step in range(500):
-        mix = schedule(step)
-        counts = np.count_nonzero(hybrid.sample(mix).is_online, axis=1)
+        online_ratio = schedule(step)
+        counts = np.count_nonzero(hybrid.sample(online_ratio).is_online, axis=1)
         for count in counts.tolist():
-            exact = Fraction(mix) * batch_size
+            exact = Fraction(online_ratio) * batch_size
             total += exact
             handed_out += count
             assert abs(count - exact) < 1
@@ -53,18 +53,18 @@ def test_every_minibatch_of_a_schedule_has_the_exact_number_of_online_rows(sched
 
 @settings(max_examples=60, deadline=None)
 @given(
-    mixes=st.lists(st.floats(0, 1), min_size=1, max_size=8),
+    ratios=st.lists(st.floats(0, 1), min_size=1, max_size=8),
     batch_size=st.integers(1, 40),
     updates=st.integers(1, 4),
 )
-def test_any_mixes_are_met_to_half_a_row(mixes, batch_size, updates):
+def test_any_mixes_are_met_to_half_a_row(ratios, batch_size, updates):
     hybrid = make(online_story(FRAMES, [45], 1, 50).ring, batch_size=batch_size, updates=updates)
     total = handed_out = 0
-    for mix in mixes:
-        batch = hybrid.sample(mix)
+    for online_ratio in ratios:
+        batch = hybrid.sample(online_ratio)
         counts = batch.is_online.sum(axis=1)
         np.testing.assert_array_equal(batch.is_online, np.arange(batch_size) < counts[:, None])
-        total += Fraction(mix) * batch_size * updates
+        total += Fraction(online_ratio) * batch_size * updates
         handed_out += int(counts.sum())
         assert abs(handed_out - total) <= Fraction(1, 2) + Fraction(1, 10**6)
 
@@ -116,8 +116,8 @@ def test_either_source_may_be_left_out():
         (lambda: make(None, None), "there is nothing to sample from"),
         (lambda: make(Ring(MIXED, 9)), "online rows are .* but offline rows are"),
         (lambda: make(Ring(FRAMES, 9), stack=0), "must be 1 or more"),
-        (lambda: make(Ring(FRAMES, 9)).sample(1.2), "mix is the share of online rows"),
-        (lambda: make(Ring(FRAMES, 9)).sample(float("nan")), "mix is the share of online rows"),
+        (lambda: make(Ring(FRAMES, 9)).sample(1.2), "online_ratio is the fraction of online rows"),
+        (lambda: make(Ring(FRAMES, 9)).sample(float("nan")), "online_ratio is the fraction of online rows"),
         (lambda: make(Ring(FRAMES, 9)).sample(0.5, 0), "interval must be 1 step or more"),
         (lambda: make(None).sample(0.5), "no online ring"),
         (lambda: make(Ring(FRAMES, 9), None).sample(0.5), "no offline data for the rest"),
@@ -143,13 +143,13 @@ def same(a: Batch, b: Batch) -> bool:
 
 def run(hybrid, story, first, last) -> list[Batch]:
     """Steps and samples, with everything on a schedule."""
-    mix, interval = Sigmoid(60, 0.1, 0.6), Interval(60, 1, 5)
+    online_ratio, interval = Sigmoid(60, 0.1, 0.6), Interval(60, 1, 5)
     batches = []
     for step in range(first, last):
         if not any(story.running):
             story.begin([True, True])
         story.add([True, True], [step % 7 == 6] * 2, [False, False])
-        batches.append(hybrid.sample(mix(step), interval(step)))
+        batches.append(hybrid.sample(online_ratio(step), interval(step)))
     return batches
 
 

@@ -47,7 +47,9 @@ def online_story(layout, lengths, num_envs=2, rows_per_env=12) -> Story:
     )
 
 
-def sample(online, offline, sampler, *, stack=1, interval=1, mix=0.5, seed=0, batch_size=24, updates=3):
+def sample(
+    online, offline, sampler, *, stack=1, interval=1, online_ratio=0.5, seed=0, batch_size=24, updates=3
+):
     hybrid = Hybrid(
         online=online.ring,
         offline=offline.timeline(),
@@ -58,7 +60,7 @@ def sample(online, offline, sampler, *, stack=1, interval=1, mix=0.5, seed=0, ba
         stack=stack,
         gamma=0.9,
     )
-    return hybrid, hybrid.sample(mix, interval)
+    return hybrid, hybrid.sample(online_ratio, interval)
 
 
 OFFLINE = offline_story(FRAMES, [6, 11])

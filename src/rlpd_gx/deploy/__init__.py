@@ -1,1 +1,1 @@
-"""Taking a trained policy and its guard elsewhere: export, load, play."""
+"""Using a trained policy and its guard elsewhere: export, load, play."""

@@ -4,7 +4,7 @@ import hashlib
 import json
 import os
 import platform
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -31,7 +31,8 @@ from rlpd_gx.loop.resume import last_saved
 from rlpd_gx.loop.task import Task
 from rlpd_gx.rules import Rule
 from rlpd_gx.safe_sets import SafeSet
-from rlpd_gx.types import Array, Context, Observation, Status, Verdict
+from rlpd_gx.trees import Json, JsonMapping, Tree
+from rlpd_gx.types import Array, Context, ContextLike, Observation, State, Status, Verdict
 
 FORMAT = 2
 TENSORS, ABOUT = "policy.safetensors", "policy.json"
@@ -42,7 +43,7 @@ ASKED = ("env", "env_kwargs", "rules", "rules_state", "guard")  # settings of th
 class Export:
     """A policy and its guard as plain data."""
 
-    about: dict[str, Any]
+    about: Json
     """The content of policy.json: spaces, settings, rules with fingerprints, and the training run."""
     tensors: Mapping[str, Tensor]
     """Actor and encoder: the `state_dict()` of the policy network."""
@@ -65,7 +66,7 @@ class Export:
         folder, task, loaded = last_saved(path)
         config, example = task.config, task.example
         asked = settings.flat(config)
-        about: dict[str, Any] = {
+        about: Json = {
             "format": FORMAT,
             "rlpd_gx": __version__,
             "python": platform.python_version(),
@@ -80,7 +81,7 @@ class Export:
         identity = GuardIdentity.of_task(task)
         if identity.unreadable:
             raise GxError(
-                f"{path}: a policy under {config.run.rules} could not be loaded again, since no fingerprint can cover "
+                f"{path}: a policy under {config.run.rules} could not be loaded again, since no fingerprint covers "
                 f"{', '.join(identity.unreadable)}; read such things when the module is imported, and train again"
             )
         about["fingerprints"] = dict(identity.fingerprints)
@@ -88,7 +89,7 @@ class Export:
 
     @classmethod
     def read(cls, path: Path) -> "Export":
-        """An exported folder, checked to be what was written."""
+        """An exported folder, with its checksums verified."""
         try:
             about = json.loads((path / ABOUT).read_bytes())
             tensors = (path / TENSORS).read_bytes()
@@ -140,12 +141,14 @@ class Export:
         return Task(settings.with_values(Config(), asked, f"{self.source}/{ABOUT}"))
 
     def network(self, seed: int = 0) -> PolicyNetwork:
-        """The actor on the CPU; `seed` is that of sampled actions."""
+        """The actor on the CPU; `seed` is for sampled actions."""
         config = settings.with_values(Config(), self.about["learner"], f"{self.source}/{ABOUT}").learner
         spec = self.about["safe_set_spec"]
         return restored(self.tensors, config, self.observation_space, self.action_space, spec, seed)
 
-    def guard(self, rules: Any = None, options: Mapping[str, Any] | None = None) -> "PolicyGuard | None":
+    def guard(
+        self, rules: Rule | Iterable[Rule] | None = None, options: JsonMapping | None = None
+    ) -> "PolicyGuard | None":
         """The guard as it is now: the rules given with their options, or those of the module that is named.
 
         None for a policy without rules.
@@ -190,13 +193,17 @@ class PolicyGuard:
 
 
 class Policy:
-    """Proposes with the actor and certifies with the rules of its training: same state and context, same verdict.
+    """Proposes with the actor and certifies with the rules it was trained under: same state and context, same verdict.
 
     Rules that read more than the observation need `state`.
     """
 
     def __init__(
-        self, export: Export, seed: int = 0, rules: Any = None, options: Mapping[str, Any] | None = None
+        self,
+        export: Export,
+        seed: int = 0,
+        rules: Rule | Iterable[Rule] | None = None,
+        options: JsonMapping | None = None,
     ) -> None:
         self.export = export
         self.observation_space, self.action_space = export.observation_space, export.action_space
@@ -211,8 +218,8 @@ class Policy:
         self,
         observation: Observation,
         *,
-        state: Any = None,
-        context: Context | Mapping[str, Any] | None = None,
+        state: State = None,
+        context: ContextLike = None,
         sample: bool = False,
     ) -> Verdict:
         """The verdict on what the policy proposes for one observation: execute its `action`.
@@ -240,7 +247,7 @@ class Policy:
         """The actor's proposal for one observation, not yet certified."""
         return propose(self.network, self.observation_space, observation, safe_set, sample=sample)
 
-    def _state(self, observation: Observation, state: Any) -> Any:
+    def _state(self, observation: Observation, state: State) -> State:
         if state is None and self._reads_more:
             raise GxError(
                 f"the rules {self.export.about['rules']} read more than the observation; give act(..., state=...) "
@@ -248,7 +255,7 @@ class Policy:
             )
         return observation if state is None else state
 
-    def _context(self, context: Context | Mapping[str, Any] | None) -> Context:
+    def _context(self, context: ContextLike) -> Context:
         assert self.guardian is not None
         given = vars(context) if isinstance(context, Context) else dict(context or {})
         missing = sorted(name for name in self.guardian.needs if given.get(name) is None)
@@ -261,13 +268,13 @@ class Policy:
 
 
 def load_policy(
-    path: str | os.PathLike[str], *, seed: int = 0, rules: Rule | Sequence[Rule] | None = None, **options: Any
+    path: str | os.PathLike[str], *, seed: int = 0, rules: Rule | Iterable[Rule] | None = None, **options: Any
 ) -> Policy:
     """The policy of a folder made by `rlpd-gx export`, or of a run; refused if its rules have changed since.
 
     The checksums are verified first; then the module that policy.json names is imported, unless its `rules` are given,
     with those of its options that it has: state, fallback, near_miss, initial_action, parameters, unsafe_event.
-    `seed` is that of sampled actions.
+    `seed` is for sampled actions.
     """
     if unknown := sorted(set(options) - set(OPTIONS)):
         raise GxError(f"load_policy has no option {unknown[0]!r}; beside rules it takes {', '.join(OPTIONS)}")
@@ -289,7 +296,7 @@ def propose(
     return network.act(_batch(observation, space, "the observation"), code, explore=sample)[0]
 
 
-def _safe_set(guardian: Guardian, state: Any, context: Context) -> SafeSet | None:
+def _safe_set(guardian: Guardian, state: State, context: Context) -> SafeSet | None:
     fields = {name: None if v is None else batch_of_one(v) for name, v in vars(context).items()}
     try:
         safe_sets = guardian.safe_sets(batch_of_one(state), context=fields)
@@ -298,7 +305,7 @@ def _safe_set(guardian: Guardian, state: Any, context: Context) -> SafeSet | Non
     return None if safe_sets is None else safe_sets[0]
 
 
-def _batch(observation: Observation, space: gym.Space, what: str) -> Any:
+def _batch(observation: Observation, space: gym.Space, what: str) -> Tree:
     """One observation as [1, ...], checked against the shape of the space."""
     if isinstance(space, gym.spaces.Dict):
         observation = learner_view(observation)
@@ -313,7 +320,7 @@ def _batch(observation: Observation, space: gym.Space, what: str) -> Any:
     return array[None]
 
 
-def _digests(about: Mapping[str, Any], tensors: bytes) -> dict[str, str]:
+def _digests(about: JsonMapping, tensors: bytes) -> dict[str, str]:
     """sha256 of both files; that of policy.json leaves out these digests."""
     text = json.dumps(about, sort_keys=True).encode()
     return {TENSORS: hashlib.sha256(tensors).hexdigest(), ABOUT: hashlib.sha256(text).hexdigest()}

@@ -1,4 +1,4 @@
-"""Videos of a policy under its guard, with what it wanted and what it was allowed to do."""
+"""Videos of a policy under its guard, with proposed and executed actions."""
 
 import os
 import sys
@@ -14,7 +14,7 @@ import numpy as np
 from rlpd_gx.deploy.export import Export, Policy
 from rlpd_gx.errors import GxError, missing_extra
 from rlpd_gx.guardian import GuardedEnv
-from rlpd_gx.types import Array, Status, Verdict
+from rlpd_gx.types import Action, Array, Status, Verdict
 
 LEAST_WIDTH, LEAST_HEIGHT = 320, 300  # smaller frames are enlarged by a whole number
 LINE, MARGIN, BORDER, BARS = 20, 8, 6, 48  # pixels
@@ -29,7 +29,7 @@ class Scene:
     frame: Array
     step: int
     score: float
-    """Return up to here."""
+    """Return so far."""
     verdict: Verdict | None = None
     ending: str = ""
 
@@ -76,9 +76,9 @@ def play(
 
 
 def drawable(policy: Policy) -> gym.Env:
-    """The environment of a policy behind its guard, able to draw itself."""
+    """The environment of a policy behind its guard, able to render."""
     if sys.platform == "linux" and not os.environ.get("DISPLAY"):
-        os.environ.setdefault("MUJOCO_GL", "egl")  # MuJoCo draws without a screen, if it is told so
+        os.environ.setdefault("MUJOCO_GL", "egl")  # lets MuJoCo render without a screen
     name = policy.export.about["env"]
     try:
         env = policy.export.task(render_mode="rgb_array").make_env(evaluation=True)
@@ -86,7 +86,7 @@ def drawable(policy: Policy) -> gym.Env:
         frame = env.render()
     except GxError as error:
         raise GxError(f"{name} cannot be drawn: {error}") from None
-    except Exception as error:  # each package that draws fails in its own way
+    except Exception as error:  # each rendering package raises its own errors
         first_line = (str(error).splitlines() or [type(error).__name__])[0]
         raise GxError(
             f"{name} cannot be drawn here: {first_line} (for MuJoCo, MUJOCO_GL=egl or osmesa chooses how)"
@@ -159,14 +159,14 @@ class Artist:
             return [f"action {self._name(verdict.action)}"] if self._named else []
         by = ", ".join(verdict.binding) or verdict.reason
         if not self._named:
-            return [f"proposed (orange), executed (green), moved by {verdict.distance:.3g}", by]
+            return [f"proposed (orange), executed (green), corrected by {verdict.distance:.3g}", by]
         return [f"proposed {self._name(verdict.proposed)}   executed {self._name(verdict.action)}", by]
 
     @property
     def _named(self) -> bool:
         return isinstance(self.space, gym.spaces.Discrete)
 
-    def _name(self, action: Any) -> str:
+    def _name(self, action: Action) -> str:
         index = int(action) - int(getattr(self.space, "start", 0))
         return self.meanings[index] if index < len(self.meanings) else str(int(action))
 
@@ -195,7 +195,7 @@ def _status(verdict: Verdict) -> str:
 
 @contextmanager
 def _whole(video: Path) -> Iterator[Path]:
-    """A file to write to, which takes the video's place once it is complete."""
+    """A temporary file that replaces the video once it is complete."""
     unfinished = video.with_name(f".{video.stem}.writing{video.suffix}")
     try:
         video.parent.mkdir(parents=True, exist_ok=True)
@@ -205,7 +205,7 @@ def _whole(video: Path) -> Iterator[Path]:
         first_line = str(error).splitlines()[0]
         raise GxError(f"{video}: cannot be written: {error.strerror or first_line}") from None
     finally:
-        with suppress(OSError):  # its folder may be the very thing that cannot be made
+        with suppress(OSError):  # perhaps its folder could not be made
             unfinished.unlink()
 
 

@@ -1,4 +1,4 @@
-"""Environments we know well enough to bring rules for; each module is loaded on first use."""
+"""Environments that come with rules; each module is loaded on first use."""
 
 from importlib import import_module
 from types import ModuleType

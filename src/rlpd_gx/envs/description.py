@@ -1,22 +1,21 @@
-"""What the loop has to know about an environment beyond its spaces, so that no task is named there."""
+"""What the loop needs of an environment beyond its spaces, so that it names no task."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 import gymnasium as gym
 import numpy as np
 
 from rlpd_gx.envs.making import ATARI
 from rlpd_gx.errors import GxError
-from rlpd_gx.trees import named_leaves
+from rlpd_gx.trees import JsonMapping, Tree, named_leaves
 
 
 @dataclass(frozen=True)
 class Description:
     """How an environment is evaluated, and how its data is stored."""
 
-    evaluation_kwargs: Mapping[str, Any] = field(default_factory=dict)
+    evaluation_kwargs: JsonMapping = field(default_factory=dict)
     """Options for evaluations; Atari scores are unclipped and of whole games."""
     sample_in_evaluation: bool = False
     """Whether evaluations sample the policy instead of taking its mode."""
@@ -56,12 +55,12 @@ def learner_space(space: gym.Space) -> gym.Space:
     return gym.spaces.Dict(leaves)
 
 
-def learner_view(observation: Any) -> Any:
+def learner_view(observation: Tree) -> Tree:
     """An observation as Learner and replay buffer see it."""
     return named_leaves(observation) if isinstance(observation, Mapping | tuple) else observation
 
 
-def _as_tree(space: gym.Space) -> Any:
+def _as_tree(space: gym.Space) -> Tree:
     if isinstance(space, gym.spaces.Dict):
         return {name: _as_tree(part) for name, part in space.spaces.items()}
     return tuple(_as_tree(part) for part in space.spaces) if isinstance(space, gym.spaces.Tuple) else space

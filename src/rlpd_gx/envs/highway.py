@@ -3,19 +3,21 @@
 They read the simulator: use them with `state=traffic`.
 """
 
-from typing import Any
+from typing import Any, SupportsFloat
 
 import numpy as np
 
 from rlpd_gx.rules import mask_rule
+from rlpd_gx.trees import Json, Tree
+from rlpd_gx.types import Info
 
 LANE_LEFT, IDLE, LANE_RIGHT, FASTER, SLOWER = range(5)
 HEADWAY_SECONDS = 1.5
 LENGTH_METRES = 5.0
 
 
-def traffic(env: Any, observation: Any, info: dict[str, Any]) -> dict[str, Any]:
-    """The road as the rules read it: own place, speed and lane, and the same of every other vehicle."""
+def traffic(env: Any, observation: Tree, info: Info) -> Json:
+    """The road as the rules read it: own position, speed and lane, and those of every other vehicle."""
     simulator = env.unwrapped
     road, ego = simulator.road, simulator.vehicle
     others = [v for v in road.vehicles if v is not ego]
@@ -30,8 +32,8 @@ def traffic(env: Any, observation: Any, info: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _free(state: dict[str, Any], lane: int) -> bool:
-    """Whether the gap beside or around us in a lane is wide enough, for us and for whoever comes from behind."""
+def _free(state: Json, lane: int) -> bool:
+    """Whether the gap beside or around us in a lane is wide enough, also for the vehicle behind us there."""
     if not 0 <= lane < state["lanes"]:
         return False
     there = state["others_lane"] == lane
@@ -44,14 +46,14 @@ def _free(state: dict[str, Any], lane: int) -> bool:
 
 
 def unsafe_event(
-    observation: Any, reward: Any, terminated: bool, truncated: bool, info: dict[str, Any]
+    observation: Tree, reward: SupportsFloat, terminated: bool, truncated: bool, info: Info
 ) -> bool:
     """A collision."""
     return bool(info["crashed"])
 
 
 @mask_rule(name="occupied gap")
-def occupied_gap(state: dict[str, Any]) -> np.ndarray:
+def occupied_gap(state: Json) -> np.ndarray:
     """No lane change into a gap that is not free."""
     mask = np.ones(5, dtype=bool)
     mask[LANE_LEFT] = _free(state, state["lane"] - 1)
@@ -60,7 +62,7 @@ def occupied_gap(state: dict[str, Any]) -> np.ndarray:
 
 
 @mask_rule(name="time headway")
-def time_headway(state: dict[str, Any]) -> np.ndarray:
+def time_headway(state: Json) -> np.ndarray:
     """No acceleration while the vehicle ahead is less than a time headway away."""
     mask = np.ones(5, dtype=bool)
     ahead = state["others_x"][state["others_lane"] == state["lane"]] - state["x"]

@@ -1,4 +1,4 @@
-"""Making an environment from its name, with a sentence when it or its package is missing."""
+"""Making an environment from its name, with a clear error when it or its package is missing."""
 
 import importlib
 import re
@@ -9,6 +9,7 @@ from gymnasium.envs.registration import EnvSpec
 
 from rlpd_gx.errors import GxError, missing_extra
 from rlpd_gx.loading import did_you_mean, load_module, raised
+from rlpd_gx.trees import Json
 
 EXTRAS = {  # module that is missing -> (package, extra)
     "mujoco": ("MuJoCo", "mujoco"),
@@ -16,7 +17,7 @@ EXTRAS = {  # module that is missing -> (package, extra)
     "ale_py": ("ale-py", "atari"),
     "gymnasium_robotics": ("gymnasium-robotics", "robotics"),
 }
-REGISTERING = {  # module that registers them -> how their names begin
+REGISTERING = {  # module that registers environments -> prefixes of their names
     "rlpd_gx.envs.probes": ("Probe/",),
     "highway_env": ("highway", "merge", "roundabout", "intersection", "parking"),
     "ale_py": ("ALE/",),
@@ -28,7 +29,7 @@ ATARI = re.compile(r"Atari/(?P<game>.+)-(?P<observation>ram|pixels|objects)")
 def make(env_id: str, **options: Any) -> gym.Env:
     """An environment by name; errors are sentences.
 
-    A name that Gymnasium knows; one of our Atari games, such as Atari/Pong-ram; or `module:name` of a class, of a
+    A name registered in Gymnasium; one of our Atari games, such as Atari/Pong-ram; or `module:name` of a class, of a
     function that returns an environment, or of a name that the module registers.
     """
     try:
@@ -49,7 +50,7 @@ def make(env_id: str, **options: Any) -> gym.Env:
         raise GxError(f"--env {env_id} {raised(error)}") from error
 
 
-def _atari(env_id: str, options: dict[str, Any]) -> gym.Env:
+def _atari(env_id: str, options: Json) -> gym.Env:
     ours = ATARI.fullmatch(env_id)
     if ours is None:
         raise GxError(f"--env {env_id}: our games are named Atari/GAME-ram, -objects or -pixels")
@@ -72,7 +73,7 @@ def _registered(env_id: str) -> str:
 
 
 def _own(env_id: str) -> str | EnvSpec:
-    """Somebody's own environment, named as `module:name`."""
+    """A user's own environment, named as `module:name`."""
     module, name = load_module(env_id, "env")
     if name in gym.registry:
         return name
@@ -90,8 +91,8 @@ def _own(env_id: str) -> str | EnvSpec:
     )
 
 
-def _module_of(entry_point: Any) -> str | None:
-    """The module of what a registered name makes: a callable, or `module:name`."""
+def _module_of(entry_point: object) -> str | None:
+    """The module of a registered entry point: a callable, or `module:name`."""
     return (
         entry_point.partition(":")[0]
         if isinstance(entry_point, str)

@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 
 from rlpd_gx.rules import Rule, ellipsoid_rule, l1_rule, positive_sum_rule
+from rlpd_gx.trees import Tree
+from rlpd_gx.types import Info
 
 LIMIT_POWER = 10.0
 LIMIT_POWER_CHEETAH = 20.0
@@ -16,7 +18,7 @@ LIMIT_SINE = 0.1
 LIMIT_REACHER = 0.05
 
 
-def joint_state(env: Any, observation: Any, info: dict[str, Any]) -> dict[str, np.ndarray]:
+def joint_state(env: Any, observation: Tree, info: Info) -> dict[str, np.ndarray]:
     """Velocity and angle of each actuated joint, from the simulator; batched for a vector of environments."""
     if hasattr(env, "envs"):
         each = [joint_state(e, None, {}) for e in env.envs]
@@ -32,7 +34,7 @@ def joint_state(env: Any, observation: Any, info: dict[str, Any]) -> dict[str, n
 def stored_joint_state(observations: np.ndarray) -> dict[str, np.ndarray]:
     """The same from stored observations [k, d] of Hopper, Walker2d and HalfCheetah, for offline data.
 
-    Their last numbers are the velocities, the root's three first; before them lie as many angles, without the
+    Their last numbers are the velocities, the root's three first; before them are as many angles, without the
     root's position. Hopper and Walker2d clip velocities at 10: beyond that, stored power is underestimated.
     """
     joints = {11: 3, 17: 6}[observations.shape[-1]]

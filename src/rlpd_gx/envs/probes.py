@@ -5,7 +5,6 @@ Each comes with discrete actions and with one continuous action in [-1, 1], also
 """
 
 from abc import ABC, abstractmethod
-from typing import Any
 
 import gymnasium as gym
 import numpy as np
@@ -14,12 +13,13 @@ from gymnasium import spaces
 
 from rlpd_gx.envs.snapshots import random_state, set_random_state
 from rlpd_gx.rules import bounds_rule, mask_rule
-from rlpd_gx.types import Array
+from rlpd_gx.trees import Json
+from rlpd_gx.types import Action, Array
 
 LURE_LIMIT = 0.2  # the largest continuous action that the rule of the lure allows
 
 
-class Probe(gym.Env[Array, Any], ABC):
+class Probe(gym.Env[Array, Action], ABC):
     """An episode of `length` steps; it terminates there, or is truncated if `endless`.
 
     `q` is the exact value of acting best from the next step on, without entropy (alpha -> 0).
@@ -37,14 +37,12 @@ class Probe(gym.Env[Array, Any], ABC):
         )
         self._step, self._sign = 0, 1.0
 
-    def reset(
-        self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[Array, dict[str, Any]]:
+    def reset(self, *, seed: int | None = None, options: Json | None = None) -> tuple[Array, Json]:
         super().reset(seed=seed)
         self._step, self._sign = 0, float(self.np_random.choice((-1.0, 1.0)))
         return self._observe(), {}
 
-    def step(self, action: Any) -> tuple[Array, float, bool, bool, dict[str, Any]]:
+    def step(self, action: Action) -> tuple[Array, float, bool, bool, Json]:
         reward = float(self.reward(self._observe(), action))
         self._step += 1
         ended = self._step >= self.length
@@ -58,12 +56,12 @@ class Probe(gym.Env[Array, Any], ABC):
         """[...] the optimal value, shapes as in `reward`."""
         return self.reward(observation, action)  # nothing comes after a single step
 
-    def snapshot(self) -> dict[str, Any]:
-        """All that the next steps and episodes depend on."""
+    def snapshot(self) -> Json:
+        """Everything that the next steps and episodes depend on."""
         return {"step": self._step, "sign": self._sign, "random": random_state(self)}
 
-    def restore(self, snapshot: dict[str, Any]) -> None:
-        """Go on where `snapshot` was taken."""
+    def restore(self, snapshot: Json) -> None:
+        """Restore a snapshot."""
         self._step, self._sign = snapshot["step"], snapshot["sign"]
         set_random_state(self, snapshot["random"])
 
@@ -77,7 +75,7 @@ class Probe(gym.Env[Array, Any], ABC):
 
 
 class Constant(Probe):
-    """One step, reward 1 whatever is seen or done: Q = 1. Can the critic learn a number at all?"""
+    """One step, reward 1 whatever is seen or done: Q = 1. Can the critic learn a constant?"""
 
     def reward(self, observation: npt.ArrayLike, action: npt.ArrayLike) -> Array:
         return np.ones_like(self._scalars(observation, action)[0])
@@ -141,7 +139,7 @@ class Lure(Probe):
 
     At the second step the reward is 0, 1 or 5 for the three actions (the last is forbidden), or 5a (allowed up to
     0.2): at most 1 under the rule. `q` is the guarded value: a first step is worth gamma, where an unguarded
-    backup believes `5 gamma`. The value of the forbidden action itself is what executing it would bring.
+    backup gives `5 gamma`. The value of the forbidden action itself is what executing it would yield.
     """
 
     length = 2

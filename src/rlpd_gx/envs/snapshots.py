@@ -1,8 +1,8 @@
-"""Snapshots of a whole environment, wrappers included, so that a run can go on in another process.
+"""Snapshots of a whole environment, wrappers included, so that a run can be resumed in another process.
 
 A snapshot is a nested dict of numpy arrays and JSON values, one entry for each layer. A layer with methods
-`snapshot() -> dict` and `restore(dict)` of its own answers for itself (not for what it wraps). Gymnasium's MuJoCo
-and classic-control environments and its usual wrappers are known here. Any other layer has no snapshot.
+`snapshot() -> dict` and `restore(dict)` of its own uses them (for itself, not for what it wraps). Gymnasium's MuJoCo
+and classic-control environments and its usual wrappers are supported here. Other layers have no snapshot.
 """
 
 from typing import Any
@@ -13,6 +13,7 @@ from gymnasium import spaces, wrappers
 from gymnasium.utils import seeding
 
 from rlpd_gx.errors import GxError
+from rlpd_gx.trees import Json, Tree
 from rlpd_gx.types import Array
 
 _WRAPPERS: dict[type, tuple[str, ...]] = {  # wrapper -> what changes in it
@@ -27,7 +28,7 @@ _WRAPPERS: dict[type, tuple[str, ...]] = {  # wrapper -> what changes in it
     wrappers.RescaleObservation: (),
     wrappers.ReshapeObservation: (),
 }
-# how an environment is drawn, where its files lie and how it was made: not where it is
+# rendering, file paths and constructor arguments: not part of the state
 _NOT_STATE = {
     *(
         "render_mode",
@@ -43,7 +44,7 @@ _NOT_STATE = {
     *("spec", "_ezpickle_args", "_ezpickle_kwargs", "_model_names", "_np_random", "_np_random_seed"),
     *("model", "data", "observation_structure"),
 }
-# what environments change in a MuJoCo model: where a door stands, how heavy or slippery something is
+# what environments change in a MuJoCo model: positions of a door, masses, friction
 _MODEL = ("body_", "geom_", "site_", "jnt_", "dof_", "actuator_")
 
 
@@ -51,8 +52,8 @@ class _Unknown(Exception):
     """A layer without a snapshot; its text says why."""
 
 
-def snapshot(env: gym.Env) -> dict[str, Any] | None:
-    """All that the next steps and episodes of an environment depend on; None if a layer is not known."""
+def snapshot(env: gym.Env) -> Json | None:
+    """Everything that the next steps and episodes of an environment depend on; None if a layer has no snapshot."""
     try:
         return {name: _take(layer) for name, layer in _layers(env).items()}
     except _Unknown:
@@ -60,7 +61,7 @@ def snapshot(env: gym.Env) -> dict[str, Any] | None:
 
 
 def why_not(env: gym.Env) -> str:
-    """The sentence that says why there is no snapshot; empty if there is one."""
+    """Why there is no snapshot, in one sentence; empty if there is one."""
     try:
         for layer in _layers(env).values():
             _take(layer)
@@ -69,8 +70,8 @@ def why_not(env: gym.Env) -> str:
     return ""
 
 
-def restore(env: gym.Env, snapshot: dict[str, Any]) -> None:
-    """Bring an environment made in the same way to where the snapshot was taken; it needs no reset before."""
+def restore(env: gym.Env, snapshot: Json) -> None:
+    """Restore a snapshot in an environment made in the same way; it needs no reset before."""
     layers = _layers(env)
     if layers.keys() != snapshot.keys():
         raise GxError(
@@ -81,8 +82,8 @@ def restore(env: gym.Env, snapshot: dict[str, Any]) -> None:
         _put(layer, snapshot[name])
 
 
-def random_state(env: gym.Env) -> dict[str, Any] | None:
-    """The environment's own generator as JSON can hold it; None where it has not been used yet."""
+def random_state(env: gym.Env) -> Json | None:
+    """The environment's own generator as JSON values; None where it has not been used yet."""
     if env._np_random is None:
         return None
     state = env._np_random.bit_generator.state
@@ -91,8 +92,8 @@ def random_state(env: gym.Env) -> dict[str, Any] | None:
     return {"generator": state, "seed": env._np_random_seed}
 
 
-def set_random_state(env: gym.Env, state: dict[str, Any] | None) -> None:
-    """Make the environment draw on from a state that `random_state` gave."""
+def set_random_state(env: gym.Env, state: Json | None) -> None:
+    """Restore a state that `random_state` returned."""
     env._np_random, env._np_random_seed = None, None
     if state is not None:
         env._np_random, _ = seeding.np_random(0)
@@ -100,7 +101,7 @@ def set_random_state(env: gym.Env, state: dict[str, Any] | None) -> None:
         env._np_random_seed = state["seed"]
 
 
-def _layers(env: gym.Env) -> dict[str, Any]:
+def _layers(env: gym.Env) -> Json:
     """The wrappers, outermost first, and the environment, by number and class."""
     layers: list[gym.Env] = [env]
     while isinstance(layers[-1], gym.Wrapper):
@@ -108,7 +109,7 @@ def _layers(env: gym.Env) -> dict[str, Any]:
     return {f"{place} {type(layer).__name__}": layer for place, layer in enumerate(layers)}
 
 
-def _take(layer: Any) -> dict[str, Any]:
+def _take(layer: Any) -> Json:
     if _answers(layer):
         return layer.snapshot()
     if type(layer) in _WRAPPERS:
@@ -123,7 +124,7 @@ def _take(layer: Any) -> dict[str, Any]:
         for name, value in vars(layer).items()
         if name not in _NOT_STATE and not isinstance(value, spaces.Space)
     }
-    taken: dict[str, Any] = {"fields": fields, "random": random_state(layer)}
+    taken: Json = {"fields": fields, "random": random_state(layer)}
     if simulator:
         arrays, model = _simulator_arrays(layer), _model_arrays(layer)
         taken |= {
@@ -134,14 +135,14 @@ def _take(layer: Any) -> dict[str, Any]:
     return taken
 
 
-def _put(layer: Any, taken: dict[str, Any]) -> None:
+def _put(layer: Any, taken: Json) -> None:
     if _answers(layer):
         layer.restore(taken)
     elif type(layer) in _WRAPPERS:
         for name, value in taken.items():
             setattr(layer, name, _unpacked(value))
         if isinstance(layer, wrappers.PassiveEnvChecker):
-            # its checks compare with the observation before, which is not kept: they were made in the first run
+            # its checks compare with the previous observation, which is not saved; they were made in the first run
             layer.checked_reset = layer.checked_step = layer.checked_data_reuse = True
     else:
         for name, value in taken["fields"].items():
@@ -154,7 +155,7 @@ def _put(layer: Any, taken: dict[str, Any]) -> None:
             layer.data.time = taken["time"]
 
 
-def _answers(layer: Any) -> bool:
+def _answers(layer: gym.Env) -> bool:
     return callable(getattr(type(layer), "snapshot", None)) and callable(
         getattr(type(layer), "restore", None)
     )
@@ -173,7 +174,7 @@ def _simulator_arrays(layer: Any) -> dict[str, Array]:
 
     Not only positions and velocities: environments read derived arrays (xpos, cfrc_ext) before they step.
     """
-    empty = type(layer.data)(layer.model)  # nothing of a changing size is in it yet
+    empty = type(layer.data)(layer.model)  # arrays of varying size are still empty in it
     names = [name for name in _array_names(empty) if name not in ("plugin", "plugin_data")]  # pointers
     return {name: getattr(layer.data, name) for name in names}
 
@@ -189,10 +190,10 @@ def _array_names(source: Any) -> list[str]:
     return [n for n in names if isinstance(a := getattr(source, n), np.ndarray) and a.size]
 
 
-def _packed(value: Any, where: str) -> Any:
+def _packed(value: Tree, where: str) -> Tree:
     """A plain value as arrays, JSON values and dicts; tuples, lists and dicts become `{kind: {key: value}}`."""
     if isinstance(value, np.ndarray | np.generic) and value.dtype != object:
-        return np.array(value)  # numpy's own numbers as well: they promote otherwise than Python's
+        return np.array(value)  # numpy scalars too: they are promoted differently from Python numbers
     if value is None or type(value) in (bool, int, float, str):
         return value
     if type(value) in (tuple, list):
@@ -205,7 +206,7 @@ def _packed(value: Any, where: str) -> Any:
     )
 
 
-def _unpacked(value: Any) -> Any:
+def _unpacked(value: Tree) -> Tree:
     if isinstance(value, np.ndarray):
         return value.copy() if value.ndim else value[()]  # a scalar was a scalar
     if not isinstance(value, dict):

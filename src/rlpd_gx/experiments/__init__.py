@@ -1,1 +1,1 @@
-"""One module for each published result of ours: the commands, and what they wrote into results/."""
+"""One module for each of our published results: the commands that write results/."""

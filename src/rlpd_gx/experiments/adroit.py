@@ -5,55 +5,53 @@
     python -m rlpd_gx.experiments.adroit run door --data adroit-door-expert.hdf5 --seed 0
     python -m rlpd_gx.experiments.adroit table
 
-No rules here: these runs say what the Learner is worth by itself. An episode of 200 steps succeeds if the environment
-says so in any of them (so are the demonstrations counted); the table also has the stricter "for more than 20 steps".
+There are no rules here: these runs measure the Learner alone. An episode of 200 steps succeeds if the environment
+reports success in any of them (demonstrations are counted likewise); the table also has the stricter "for more than
+20 steps".
 """
 
 import json
 from pathlib import Path
-from typing import Annotated, Any
 
 import numpy as np
-import typer
+
+from rlpd_gx.trees import Json
 
 RESULTS = Path("results/adroit")
-COMMON: dict[str, Any] = {
+COMMON: Json = {
     "ensemble_size": 2,
     "target_subset": 2,
     "batch_size": 128,
     "utd": 2,
-    "clone_weight": (0.1, 1000.0),  # demonstrations are few and good: where cloning ends, they are unlearned
+    "clone_weight": (0.1, 1000.0),  # demonstrations are few and good: without cloning they are unlearned
     "warm_start_updates": 10_000,
     "steps": 20_000,
     "evaluate_every": 5_000,
     "evaluation_episodes": 25,
 }
-CLONE: dict[str, Any] = {
+CLONE: Json = {
     "actor": "clone",
     "steps": 0,
     "warm_start_updates": 20_000,
     "utd": 1,
 }
-TASKS: dict[str, dict[str, Any]] = {
+TASKS: dict[str, Json] = {
     "pen": {"env": "AdroitHandPen-v1"},
     "pen-clone": {"env": "AdroitHandPen-v1"} | CLONE,
     "door": {"env": "AdroitHandDoor-v1"},
     "door-clone": {"env": "AdroitHandDoor-v1"} | CLONE,
 }
 
-app = typer.Typer(help=__doc__, no_args_is_help=True, pretty_exceptions_enable=False)
 
-
-@app.command()
 def run(
-    task: Annotated[str, typer.Argument(help=", ".join(TASKS))],
-    data: Annotated[Path, typer.Option(help="Demonstrations.")],
-    seed: Annotated[int, typer.Option()] = 0,
-    out: Annotated[Path, typer.Option(help="Where run folders go.")] = Path("runs"),
-    name: Annotated[str | None, typer.Option(help="Of the result, if settings are tried out.")] = None,
-    settings: Annotated[str, typer.Option(help="Further settings, as JSON.")] = "{}",
+    task: str,
+    data: Path,
+    seed: int,
+    out: Path,
+    name: str | None,
+    settings: str,
 ) -> None:
-    """Train (or go on with) one run and write results/adroit/TASK-SEED.json."""
+    """Train (or resume) one run and write results/adroit/TASK-SEED.json."""
     from rlpd_gx.experiments.running import finish, write
     from rlpd_gx.loop.configure import configure
 
@@ -66,9 +64,8 @@ def run(
     write(RESULTS / f"{named}.json", summary)
 
 
-@app.command()
 def table() -> None:
-    """What the runs in results/adroit came to."""
+    """Print the results of the runs in results/adroit."""
     for file in sorted(RESULTS.glob("*.json")):
         found = json.loads(file.read_text())
         steps, returns = (np.array(found["evaluation"][name]) for name in ("success_steps", "returns"))
@@ -79,4 +76,7 @@ def table() -> None:
 
 
 if __name__ == "__main__":
-    app()
+    from rlpd_gx.experiments.running import TRIALS, command_line
+
+    data = {"type": Path, "required": True, "help": "demonstrations"}
+    command_line(__doc__, run, table, {"task": {"choices": TASKS}, "--data": data, **TRIALS})

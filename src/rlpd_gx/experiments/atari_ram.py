@@ -9,19 +9,19 @@
     python -m rlpd_gx.experiments.atari_ram run freeway-guarded --data freeway-2.json.gz --seed 0  # of 2 episodes
     python -m rlpd_gx.experiments.atari_ram table
 
-No rules, but in freeway-guarded (look-ahead: no car hits the chicken): the others say what the Learner itself is worth.
-Scores are of whole games with no-op starts, the policy sampled.
+Only freeway-guarded has rules (look-ahead: no car hits the chicken); the others measure the Learner alone. Scores are
+of whole games with no-op starts; actions are sampled from the policy.
 """
 
 import json
 from pathlib import Path
-from typing import Annotated, Any
 
 import numpy as np
-import typer
+
+from rlpd_gx.trees import Json, Tree
 
 RESULTS = Path("results/atari-ram")
-COMMON: dict[str, Any] = {
+COMMON: Json = {
     "env_kwargs": {"clip_rewards": True},
     "ensemble_size": 3,
     "hidden_sizes": "256,256",
@@ -37,24 +37,24 @@ COMMON: dict[str, Any] = {
     "checkpoint_every": 10_000,
     "log_every": 1_000,
 }
-OFFLINE: dict[str, Any] = {
+OFFLINE: Json = {
     "online_ratio": (0.7,), "clone_weight": (0.1, 0.2), "normalise": True,
 }  # fmt: skip
-# What the networks see of RAM, by public maps of it: Pong's ball across and down, the opponent's paddle and ours;
+# RAM bytes that the networks see, from public RAM maps: Pong's ball across and down, the opponent's paddle and ours;
 # Freeway's chicken and its ten cars.
-PONG: dict[str, Any] = {"env": "Atari/Pong-objects", "hidden_sizes": "128,128"}
-FREEWAY: dict[str, Any] = {"env": "Atari/Freeway-objects", "hidden_sizes": "128,128"}
-PONG_VALUE: dict[str, Any] = {
+PONG: Json = {"env": "Atari/Pong-objects", "hidden_sizes": "128,128"}
+FREEWAY: Json = {"env": "Atari/Freeway-objects", "hidden_sizes": "128,128"}
+PONG_VALUE: Json = {
     "steps": 50_000, "warm_start_updates": 10_000, "utd": 1, "interval": (8,), "temperature": 0.01,
 }  # fmt: skip
-FREEWAY_VALUE: dict[str, Any] = {
+FREEWAY_VALUE: Json = {
     "steps": 100_000, "warm_start_updates": 5_000, "utd": 1, "interval": (5,), "target_entropy": 0.1,
 }  # fmt: skip
-GUARDED: dict[str, Any] = {
+GUARDED: Json = {
     "rules": "rlpd_gx.envs.atari:Lookahead", "guard": "guardian", "steps": 20_000,
 }  # fmt: skip
-CLONE: dict[str, Any] = {"actor": "clone", "steps": 0, "warm_start_updates": 20_000}
-TASKS: dict[str, dict[str, Any]] = {
+CLONE: Json = {"actor": "clone", "steps": 0, "warm_start_updates": 20_000}
+TASKS: dict[str, Json] = {
     "pong": {**OFFLINE, **PONG, **PONG_VALUE},
     "pong-clone": {**OFFLINE, **PONG, **CLONE},
     "boxing": {"env": "Atari/Boxing-ram", "steps": 100_000, "target_entropy": 0.3},
@@ -64,24 +64,21 @@ TASKS: dict[str, dict[str, Any]] = {
 }
 UP = 1
 
-app = typer.Typer(help=__doc__, no_args_is_help=True, pretty_exceptions_enable=False)
 
-
-def mostly_up(observation: Any) -> int:
+def mostly_up(observation: Tree) -> int:
     """Freeway's obvious policy."""
     return UP
 
 
-@app.command()
 def run(
-    task: Annotated[str, typer.Argument(help=", ".join(TASKS))],
-    seed: Annotated[int, typer.Option()] = 0,
-    data: Annotated[Path | None, typer.Option(help="Action log, where the task has offline data.")] = None,
-    out: Annotated[Path, typer.Option(help="Where run folders go.")] = Path("runs"),
-    name: Annotated[str | None, typer.Option(help="Of the result, if settings are tried out.")] = None,
-    settings: Annotated[str, typer.Option(help="Further settings, as JSON.")] = "{}",
+    task: str,
+    seed: int,
+    data: Path | None,
+    out: Path,
+    name: str | None,
+    settings: str,
 ) -> None:
-    """Train (or go on with) one run and write results/atari-ram/TASK-SEED.json."""
+    """Train (or resume) one run and write results/atari-ram/TASK-SEED.json."""
     from rlpd_gx.experiments.running import finish, write
     from rlpd_gx.loop.configure import configure
 
@@ -94,9 +91,8 @@ def run(
     write(RESULTS / f"{named}.json", summary)
 
 
-@app.command()
 def table() -> None:
-    """What the runs in results/atari-ram came to."""
+    """Print the results of the runs in results/atari-ram."""
     for file in sorted(RESULTS.glob("*.json")):
         found = json.loads(file.read_text())
         scores = np.array(found["evaluation"]["returns"])
@@ -106,4 +102,7 @@ def table() -> None:
 
 
 if __name__ == "__main__":
-    app()
+    from rlpd_gx.experiments.running import TRIALS, command_line
+
+    data = {"type": Path, "help": "action log, where the task has offline data"}
+    command_line(__doc__, run, table, {"task": {"choices": TASKS}, "--data": data, **TRIALS})

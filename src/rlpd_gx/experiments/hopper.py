@@ -3,23 +3,28 @@
     python -m rlpd_gx.experiments.hopper run --data hopper-v5-ladder.hdf5 --preset rlpd-gx --seed 0
     python -m rlpd_gx.experiments.hopper table
 
-Violations are counted below the guard, by a wrapper that knows nothing of it: `CountedHopper-v5` computes the
-constraint anew from the simulator's velocities for every action that reaches the simulator.
+Violations are counted below the guard, by a wrapper that is independent of it: `CountedHopper-v5` computes the
+constraint from the simulator's velocities for every action that reaches the simulator.
 """
 
 import json
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Any, SupportsFloat
 
 import gymnasium as gym
 import numpy as np
-import typer
+
+from rlpd_gx.trees import Json, Tree
+from rlpd_gx.types import Action, Array, Info
+
+if TYPE_CHECKING:
+    from rlpd_gx.config import Config
 
 LIMIT, TOLERANCE = 10.0, 1e-6
 RESULTS = Path("results/hopper")
 STUDENT = {2: 12.706, 3: 4.303, 4: 3.182, 5: 2.776}  # 97.5% points of Student's t, by the number of seeds
-# What all presets share, so that the guard is the difference. Chosen on seed 11; seeds 0 to 4 came after.
-BUDGET: dict[str, Any] = {
+# Shared by all presets, so that only the guard differs. Chosen on seed 11, before seeds 0 to 4 were run.
+BUDGET: Json = {
     "ensemble_size": 2,
     "target_subset": 2,
     "utd": 4,
@@ -36,14 +41,14 @@ BUDGET: dict[str, Any] = {
 
 
 class CountedHopper(gym.Wrapper):
-    """Counts the executed actions that break the constraint; `info["outside_violation"]` tells of each."""
+    """Counts the executed actions that break the constraint."""
 
     def __init__(self, env: gym.Env) -> None:
         super().__init__(env)
         self.executed, self.violations, self.largest = 0, 0, 0.0
 
-    def step(self, action: Any) -> Any:
-        """Look at the action as it reaches the simulator."""
+    def step(self, action: Action) -> tuple[Tree, SupportsFloat, bool, bool, Info]:
+        """Count the action as it reaches the simulator."""
         velocity = np.asarray(self.unwrapped.data.qvel[3:6], np.float64)  # type: ignore[attr-defined]
         power = float(np.maximum(velocity * np.asarray(action, np.float64), 0.0).sum())
         self.executed += 1
@@ -51,12 +56,12 @@ class CountedHopper(gym.Wrapper):
         self.largest = max(self.largest, power)
         return self.env.step(action)
 
-    def snapshot(self) -> dict[str, Any]:
-        """The counts, so that they survive a resumed run."""
+    def snapshot(self) -> Json:
+        """The counts, so that a resumed run keeps them."""
         return {"executed": self.executed, "violations": self.violations, "largest": self.largest}
 
-    def restore(self, snapshot: dict[str, Any]) -> None:
-        """Go on counting."""
+    def restore(self, snapshot: Json) -> None:
+        """Restore the counts."""
         self.executed, self.violations = snapshot["executed"], snapshot["violations"]
         self.largest = snapshot["largest"]
 
@@ -68,18 +73,15 @@ def _make(**kwargs: Any) -> gym.Env:
 if "CountedHopper-v5" not in gym.registry:  # run as a script, this module is loaded twice
     gym.register("CountedHopper-v5", _make)
 
-app = typer.Typer(help=__doc__, no_args_is_help=True, pretty_exceptions_enable=False)
 
-
-@app.command()
 def run(
-    data: Annotated[Path, typer.Option(help="hopper-v5-ladder.hdf5.")],
-    preset: Annotated[str, typer.Option(help="rlpd-gx, rlpd or clone.")] = "rlpd-gx",
-    seed: Annotated[int, typer.Option()] = 0,
-    out: Annotated[Path, typer.Option(help="Where run folders go.")] = Path("runs"),
-    steps: Annotated[int, typer.Option()] = 20_000,
+    data: Path,
+    preset: str,
+    seed: int,
+    out: Path,
+    steps: int,
 ) -> None:
-    """Train (or go on with) one run and write results/hopper/PRESET-SEED.json."""
+    """Train (or resume) one run and write results/hopper/PRESET-SEED.json."""
     from rlpd_gx.experiments.running import finish, write
 
     command = (
@@ -95,7 +97,7 @@ def run(
     write(RESULTS / f"{preset}-{seed}.json", summary)
 
 
-def settings(data: Path, preset: str, seed: int, steps: int) -> Any:
+def settings(data: Path, preset: str, seed: int, steps: int) -> "Config":
     """The config of a run."""
     from rlpd_gx.loop.configure import configure
 
@@ -114,10 +116,9 @@ def settings(data: Path, preset: str, seed: int, steps: int) -> Any:
     return configure(preset, values, "experiment")
 
 
-@app.command()
 def table() -> None:
-    """What the runs in results/hopper came to."""
-    runs: dict[str, list[Any]] = {}
+    """Print the results of the runs in results/hopper."""
+    runs: dict[str, list[Array]] = {}
     for file in sorted(RESULTS.glob("*.json")):
         found = json.loads(file.read_text())
         returns = np.array(found["evaluation"]["returns"])
@@ -140,8 +141,8 @@ def table() -> None:
         print(line)
 
 
-def bootstrap(runs: list[Any], resamples: int = 10_000) -> tuple[float, float]:
-    """95% interval of the mean return: seeds drawn anew, and episodes within each."""
+def bootstrap(runs: list[Array], resamples: int = 10_000) -> tuple[float, float]:
+    """95% interval of the mean return: seeds are resampled, and episodes within each."""
     chance = np.random.default_rng(0)
     episodes = np.stack(runs)
     seeds = chance.integers(len(runs), size=(resamples, len(runs), 1))
@@ -150,7 +151,7 @@ def bootstrap(runs: list[Any], resamples: int = 10_000) -> tuple[float, float]:
     return float(low), float(high)
 
 
-def _counter(env: Any) -> Any:
+def _counter(env: Any) -> CountedHopper:
     """The counting wrapper; by name, since this module is loaded twice when it runs as a script."""
     while type(env).__name__ != CountedHopper.__name__:
         env = env.env
@@ -158,6 +159,16 @@ def _counter(env: Any) -> Any:
 
 
 if __name__ == "__main__":
-    from rlpd_gx.experiments.hopper import app as registered  # as a module, so that its name is the one above
+    from rlpd_gx.experiments import hopper  # as a module: the environment is registered under its name
+    from rlpd_gx.experiments.running import command_line
 
-    registered()
+    command_line(
+        __doc__,
+        hopper.run,
+        hopper.table,
+        {
+            "--data": {"type": Path, "required": True, "help": "hopper-v5-ladder.hdf5"},
+            "--preset": {"default": "rlpd-gx", "help": "rlpd-gx, rlpd or clone"},
+            "--steps": {"type": int, "default": 20_000},
+        },
+    )

@@ -1,26 +1,27 @@
-"""What a guard is worth in a game: the same policy and seeds, without it and with it."""
+"""The effect of a guard in a game: the same policy and seeds, without it and with it."""
 
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
-from typing import Any
 
 import numpy as np
 
 from rlpd_gx.envs.atari import AtariEnv
 from rlpd_gx.guardian import Guardian
 from rlpd_gx.rules import Rule
+from rlpd_gx.trees import Json, Tree
+from rlpd_gx.types import Action
 
 ASK_EVERY = 5  # steps between states that whole safe sets are asked for
 MOST_STEPS = 60  # for each critical state that is wanted
 BLOCK_STEPS = 250  # scores are resampled in blocks: neighbouring steps are not independent
 
-Policy = Callable[[Any], Any]
+Policy = Callable[[Tree], Action]
 
 
 @dataclass
 class Arm:
-    """One way of playing: what happened in all steps so far."""
+    """One arm of the comparison: what happened in all its steps so far."""
 
     steps: int = 0
     events: int = 0
@@ -42,7 +43,7 @@ def play(
     enough: Callable[[Arm], bool],
     tell: Callable[[Arm], None] = lambda arm: None,
 ) -> Arm:
-    """Play whole games one after the other, each with a seed of its own, until it is enough."""
+    """Play whole games one after the other, each with its own seed, until `enough`."""
     arm = Arm()
     observation, _ = env.reset(seed=seed)
     while not enough(arm):
@@ -69,7 +70,7 @@ def play(
     return arm
 
 
-def summary(arm: Arm, seed: int = 0) -> dict[str, Any]:
+def summary(arm: Arm, seed: int = 0) -> Json:
     """The numbers of an arm, with 95% intervals: exact Poisson for events, block bootstrap for scores."""
     from scipy.stats import chi2
 
@@ -124,7 +125,7 @@ def compare(
     max_steps: int,
     guarded_steps: int | None = None,
     tell: Callable[[str, Arm], None] = lambda name, arm: None,
-) -> dict[str, Any]:
+) -> Json:
     """Play without a guard until enough events were seen, then with it for as many steps, or `guarded_steps`."""
 
     def seen(arm: Arm) -> bool:
@@ -150,7 +151,7 @@ def compare(
     }
 
 
-def agreement(env: AtariEnv, ram: Rule, look_ahead: Rule, states: int, seed: int) -> dict[str, Any]:
+def agreement(env: AtariEnv, ram: Rule, look_ahead: Rule, states: int, seed: int) -> Json:
     """RAM rules beside look-ahead's whole safe sets, on critical states: where it allows some actions, not all.
 
     States are those of random play under the RAM rules, so that later parts of a game are among them. Recall is the

@@ -10,11 +10,12 @@ import threading
 import weakref
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from rlpd_gx.errors import GxError
+from rlpd_gx.trees import Json, JsonMapping, Tree
 from rlpd_gx.types import RuleTally, Status, Tally, Verdict
 
 if TYPE_CHECKING:
@@ -27,7 +28,7 @@ class Audit:
     """Counts verdicts; appends corrections to a file if it has one. Read a file back with `Audit.read`.
 
     Threads may share it. A copy (`copy.deepcopy`, pickle) starts from the counts so far, counts for itself, and
-    writes no file: two writers would tell two stories in one.
+    writes no file: two writers would mix their lines in one file.
     """
 
     def __init__(self, path: str | os.PathLike[str] | None = None) -> None:
@@ -42,11 +43,11 @@ class Audit:
         self._torn = False  # the last line of the file has no end
         self._at_episode_start = 0  # corrections counted when the episode began
 
-    def __getstate__(self) -> dict[str, Any]:
+    def __getstate__(self) -> Json:
         with self.lock:
             return {k: v for k, v in vars(self).items() if k not in ("lock", "_file", "path", "_torn")}
 
-    def __setstate__(self, state: dict[str, Any]) -> None:
+    def __setstate__(self, state: Json) -> None:
         self.__dict__.update(state, lock=threading.RLock(), path=None, _file=None, _torn=False)
 
     def begin(
@@ -71,13 +72,13 @@ class Audit:
             weakref.finalize(self, os.close, self._file)
             self._append(self._start())
 
-    def state(self) -> dict[str, Any]:
+    def state(self) -> Json:
         """The counts, as JSON can hold them; for `load_state`."""
         with self.lock:
             return {"tally": self.tally.as_dict(), "at_episode_start": self._at_episode_start}
 
-    def load_state(self, state: Mapping[str, Any]) -> None:
-        """Go on counting from a state."""
+    def load_state(self, state: JsonMapping) -> None:
+        """Restore the counts of a state."""
         with self.lock:
             self.tally = Tally.from_dict(state["tally"])
             self._at_episode_start = state["at_episode_start"]
@@ -101,14 +102,14 @@ class Audit:
                     self._write(self._correction(batch[i]))
 
     def record_stop(self, reasons: Mapping[int, str]) -> None:
-        """Count proposals to which there was no answer at all."""
+        """Count proposals in place of which nothing could be executed."""
         with self.lock:
             for reason in reasons.values():
                 self.tally.add_stop(reason)
                 self._write({"event": "stop", "step": self.tally.proposals, "reason": reason})
 
     def end_episode(self, *, unsafe_event: int | None = None, corrected: bool | None = None) -> None:
-        """Close an episode; `unsafe_event` (whether, or how often) is None where nobody looked for one."""
+        """Close an episode; `unsafe_event` (whether, or how often) is None where none was looked for."""
         with self.lock:
             tally = self.tally
             if corrected is None:
@@ -122,7 +123,7 @@ class Audit:
 
     # --- writing -----------------------------------------------------------------------------------------
 
-    def _start(self) -> dict[str, Any]:
+    def _start(self) -> Json:
         return {
             "event": "start",
             "rules": list(self.tally.rules),
@@ -131,7 +132,7 @@ class Audit:
             "near_miss": self.near_miss,
         }
 
-    def _correction(self, verdict: Verdict) -> dict[str, Any]:
+    def _correction(self, verdict: Verdict) -> Json:
         return {
             "event": "correction",
             "step": self.tally.proposals,
@@ -148,17 +149,17 @@ class Audit:
             **({"reason": verdict.reason} if verdict.reason else {}),
         }
 
-    def _write(self, line: dict[str, Any]) -> None:
+    def _write(self, line: Json) -> None:
         if self._file is None:
             return
-        if os.fstat(self._file).st_size == 0:  # a resumed run has cut the file back to nothing
+        if os.fstat(self._file).st_size == 0:  # a resumed run has truncated the file to nothing
             self._torn = False
             self._append(self._start())
         self._append(line)
 
-    def _append(self, line: dict[str, Any]) -> None:
+    def _append(self, line: Json) -> None:
         assert self._file is not None
-        # Nothing is held back: a kill can tear the last line at most.
+        # Written at once: a killed process can tear the last line at most.
         left = memoryview(b"\n" * self._torn + (json.dumps(line, default=str) + "\n").encode())
         try:
             while left:
@@ -171,7 +172,7 @@ class Audit:
     def _not_written(self, error: OSError) -> GxError:
         return GxError(f"the audit file {self.path} cannot be written: {error.strerror}")
 
-    # --- answering ---------------------------------------------------------------------------------------
+    # --- summaries ---------------------------------------------------------------------------------------
 
     def upper_bound(self, confidence: float = 0.95) -> float:
         """Exact (Clopper-Pearson) upper bound on the share of episodes with an unsafe event.
@@ -183,7 +184,7 @@ class Audit:
         n, k = self.tally.episodes_watched, self.tally.episodes_with_unsafe_event
         return 1.0 if k >= n else float(beta.ppf(confidence, k + 1, n - k))
 
-    def as_dict(self) -> dict[str, Any]:
+    def as_dict(self) -> Json:
         """All counts, with the rates and bounds that follow from them."""
         tally = self.tally
         return {
@@ -255,11 +256,11 @@ class Audit:
     # --- reading -----------------------------------------------------------------------------------------
 
     @classmethod
-    def read(cls, path: str | os.PathLike[str]) -> tuple["Audit", list[dict[str, Any]]]:
+    def read(cls, path: str | os.PathLike[str]) -> tuple["Audit", list[Json]]:
         """An audit and its corrections and stops from a file; `damaged_lines` of it cannot be read.
 
-        Runs that were appended to one file are added up. Of an episode that never ended, the corrections are
-        known, and the allowed proposals before the last of them.
+        Runs that were appended to one file are added up. Of an episode that never ended, the file has the corrections
+        and the number of allowed proposals before the last of them.
         """
         try:
             lines = Path(path).read_bytes().split(b"\n")
@@ -287,8 +288,8 @@ class Audit:
         audit.damaged_lines = damaged
         return audit, events
 
-    def _replay(self, event: dict[str, Any]) -> None:
-        """Count what a line of a file says; a line that cannot be read changes nothing."""
+    def _replay(self, event: Json) -> None:
+        """Count one line of a file; a line that cannot be read changes nothing."""
         if event["event"] == "episode":
             self.tally = Tally.from_dict(event["tally"])
             return
@@ -301,8 +302,8 @@ class Audit:
         self.tally.allowed += before
 
 
-def _verdict(event: dict[str, Any], ungraded: frozenset[str]) -> Verdict:
-    """The verdict that a `correction` line tells of, as far as it is counted."""
+def _verdict(event: Json, ungraded: frozenset[str]) -> Verdict:
+    """The verdict in a `correction` line, as far as it is counted."""
 
     def number(value: float | None) -> float:
         return float("nan") if value is None else float(value)
@@ -330,13 +331,13 @@ def _torn(path: Path) -> bool:
         return file.read(1) != b"\n"
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: Tree) -> Tree:
     """JSON-able, with null for what is not a finite number."""
     if value is None:
         return None
     listed = np.asarray(value).tolist()
 
-    def finite(v: Any) -> Any:
+    def finite(v: Tree) -> Tree:
         if isinstance(v, list):
             return [finite(x) for x in v]
         return None if isinstance(v, float) and not np.isfinite(v) else v

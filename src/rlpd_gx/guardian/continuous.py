@@ -1,10 +1,10 @@
 """Judging proposals in Box action spaces."""
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import gymnasium as gym
 import numpy as np
+import numpy.typing as npt
 
 from rlpd_gx.errors import GxError
 from rlpd_gx.guardian.judgement import ALLOWED, INEVITABLE, PROJECTED, Judgement
@@ -14,15 +14,16 @@ from rlpd_gx.rules import Atom, Rule, alternatives
 from rlpd_gx.rules.forms import SetForm, TableForm
 from rlpd_gx.safe_sets import Box, ConvexSet, Intersection, Union
 from rlpd_gx.safe_sets.backend import distances
+from rlpd_gx.types import Action
 
-LEAST_BAD = 1e-6  # the margin of the least bad action is the largest there is, up to this share of it
-BINDING = 1e-6  # a rule binds when the executed action lies this close to its boundary, in the rule's units
+LEAST_BAD = 1e-6  # the margin of the least bad action is the largest possible, up to this relative error
+BINDING = 1e-6  # a rule binds when the executed action is this close to its boundary, in the rule's units
 
 
 class BoxJudge:
-    """Structured rules become convex sets and are projected onto exactly; for bare predicates a search is made."""
+    """Projects exactly onto structured rules, which are convex sets; searches where rules are bare predicates."""
 
-    def __init__(self, space: gym.spaces.Box, rules: Sequence[Rule], metric: Any | None) -> None:
+    def __init__(self, space: gym.spaces.Box, rules: Sequence[Rule], metric: npt.ArrayLike | None) -> None:
         self.rules, self.space, self.warned = rules, space, set[str]()
         self.dimension = int(np.prod(space.shape))
         self.alternatives = alternatives(rules)
@@ -38,7 +39,7 @@ class BoxJudge:
             if isinstance(atom.form, TableForm):
                 raise GxError(f"{atom!r} is for discrete actions, but the action space is {space}")
 
-    def well_formed(self, proposed: Any) -> tuple[np.ndarray, dict[int, str]]:
+    def well_formed(self, proposed: Action) -> tuple[np.ndarray, dict[int, str]]:
         """Flat actions [B, d] in the space's dtype; zero where a proposal is no action at all."""
         given = np.asarray(proposed)
         count = len(given)
@@ -96,7 +97,7 @@ class BoxJudge:
             here = Intersection(self.hard, *(subsets[a] for a in atoms if a in subsets))
             point, found, none = here.nearest(proposed, self.metric)
             converged &= found | none
-            # No action of this alternative is nearer than its convex part; where that is unknown, any may be.
+            # No action of this alternative is nearer than its convex part; where that is unknown, it may be anywhere.
             distance = np.where(found, self._distance(point, proposed), np.inf)
             possible = np.minimum(possible, np.where(found | none, distance, 0.0))
             opaque = [a for a in atoms if a not in subsets]
@@ -218,7 +219,7 @@ class BoxJudge:
         branches = [Intersection(self.hard, *(sets[a] for a in atoms)) for atoms in self.alternatives]
         return branches[0] if len(branches) == 1 else Union(*branches)
 
-    def _margin_at(self, reader: Reader, sets: dict[Atom, ConvexSet], row: int, action: Any) -> np.ndarray:
+    def _margin_at(self, reader: Reader, sets: dict[Atom, ConvexSet], row: int, action: Action) -> np.ndarray:
         """Margins at one action in the state of one row [R]; NaN for rules that fail, -inf outside the space."""
         values, failures = self.well_formed(np.asarray(action)[None])
         if failures or self.hard.margin(values)[0] < 0:

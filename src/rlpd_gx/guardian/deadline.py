@@ -5,7 +5,7 @@ import queue
 import threading
 import time
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import TypeVar
 
 T = TypeVar("T")
 
@@ -34,13 +34,13 @@ class Worker:
         self._start()
 
     def _start(self) -> None:
-        self._calls: queue.SimpleQueue[tuple[Callable[[], Any], queue.SimpleQueue]] = queue.SimpleQueue()
-        self._turn = threading.Lock()  # held while somebody waits for an answer
-        self._busy = threading.Event()  # set while a call runs; still set in the next turn if it is late
+        self._calls: queue.SimpleQueue[tuple[Callable[[], object], queue.SimpleQueue]] = queue.SimpleQueue()
+        self._turn = threading.Lock()  # held while a caller waits for an answer
+        self._busy = threading.Event()  # set while a call runs; if it is late, still set at the next call
         self._thread: threading.Thread | None = None
         self._process = os.getpid()
 
-    def __reduce__(self) -> tuple[Any, ...]:  # threads cannot be copied
+    def __reduce__(self) -> tuple[object, ...]:  # threads cannot be copied
         return Worker, (self.what,)
 
     def run(self, call: Callable[[], T], seconds: float | None) -> T:
@@ -81,8 +81,8 @@ class Worker:
         while True:
             call, answer = self._calls.get()
             try:
-                outcome: tuple[Any, BaseException | None] = (call(), None)
-            except BaseException as error:  # handed to whoever waits
+                outcome: tuple[object, BaseException | None] = (call(), None)
+            except BaseException as error:  # raised in the waiting caller
                 outcome = (None, error)
             self._busy.clear()
             answer.put(outcome)

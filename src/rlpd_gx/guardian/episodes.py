@@ -1,20 +1,21 @@
 """Where a guarded environment is in its episode; one for each member of a vector."""
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
 from rlpd_gx.guardian.guardian import Guardian
 from rlpd_gx.guardian.reading import batch_of_one
-from rlpd_gx.trees import leaves, map_leaves, stack
-from rlpd_gx.types import Context, Verdict
+from rlpd_gx.trees import Json, Tree, leaves, map_leaves, stack
+from rlpd_gx.types import Action, Context, Verdict
 
 
-class Episode:
-    """What rules may need to know of an episode, and what the audit counts of it."""
+class EpisodeTracker:
+    """The context that rules may need of an episode, and what the audit counts of it."""
 
-    def __init__(self, guardian: Guardian, initial_action: Any, parameters: Any, *, watched: bool) -> None:
+    def __init__(
+        self, guardian: Guardian, initial_action: Action, parameters: object, *, watched: bool
+    ) -> None:
         self.guardian, self.watched = guardian, watched
         self.initial_action, self.parameters = initial_action, parameters
         self.running = False  # between `begin` and `end`
@@ -33,7 +34,7 @@ class Episode:
         self.corrected |= verdict.corrected
 
     def end(self) -> None:
-        """The episode is over, or left as it stands; one without a step is not counted, nor any twice."""
+        """The episode is over or abandoned; it is counted once, and only if it had a step."""
         if self.running and self.time > 0:
             self._count()
         self.running = False
@@ -49,7 +50,7 @@ class Episode:
         parameters = self.parameters(self.time) if callable(self.parameters) else self.parameters
         return Context(self.previous_action, self.time, parameters)
 
-    def snapshot(self) -> dict[str, Any]:
+    def snapshot(self) -> Json:
         """Arrays and JSON values, for `restore`."""
         previous = self.previous_action
         return {
@@ -60,8 +61,8 @@ class Episode:
             "unsafe_events": self.unsafe_events,
         }
 
-    def restore(self, snapshot: dict[str, Any]) -> None:
-        """Go on from a snapshot."""
+    def restore(self, snapshot: Json) -> None:
+        """Restore a snapshot."""
         self.previous_action, self.time = snapshot["previous"], snapshot["time"]
         self.running, self.corrected = snapshot["running"], snapshot["corrected"]
         self.unsafe_events = snapshot["unsafe_events"]
@@ -71,7 +72,7 @@ class Episode:
         self.guardian.end_episode(unsafe_event=events, corrected=self.corrected)
 
 
-def contexts(episodes: Sequence[Episode]) -> Context:
+def contexts(episodes: Sequence[EpisodeTracker]) -> Context:
     """The contexts of several episodes as a batch."""
     each = [episode.context() for episode in episodes]
     return Context(
@@ -81,7 +82,7 @@ def contexts(episodes: Sequence[Episode]) -> Context:
     )
 
 
-def _batch(values: list[Any]) -> Any:
+def _batch(values: list[Tree]) -> Tree:
     """Arrays, numbers, and dicts or tuples of them stacked; None if all are, else a list."""
     if all(value is None for value in values):
         return None
@@ -91,6 +92,6 @@ def _batch(values: list[Any]) -> Any:
     return batch_of_one(values[0]) if len(values) == 1 else values
 
 
-def private(value: Any) -> Any:
-    """A copy of arrays, also inside dicts and tuples, that nobody else writes into."""
+def private(value: Tree) -> Tree:
+    """A copy of arrays, also inside dicts and tuples, that no other code writes into."""
     return map_leaves(lambda leaf: leaf.copy() if isinstance(leaf, np.ndarray) else leaf, value)

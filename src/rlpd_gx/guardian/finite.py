@@ -1,10 +1,10 @@
 """Judging proposals in finite action spaces: Discrete and MultiDiscrete."""
 
 from collections.abc import Sequence
-from typing import Any
 
 import gymnasium as gym
 import numpy as np
+import numpy.typing as npt
 
 from rlpd_gx.errors import GxError
 from rlpd_gx.guardian.judgement import ALLOWED, INEVITABLE, PROJECTED, Judgement
@@ -13,21 +13,23 @@ from rlpd_gx.rules import Atom, Rule
 from rlpd_gx.rules.forms import ActionForm, MaskForm, TableForm
 from rlpd_gx.safe_sets import Mask, ProductMask, choose_nearest, distances
 from rlpd_gx.safe_sets.mask import checked_embedding
+from rlpd_gx.trees import Json
+from rlpd_gx.types import Action
 
 JOINT_LIMIT = 4096  # MultiDiscrete spaces with more joint actions are judged component by component
 
 
 class FiniteJudge:
-    """Every action of the space is asked about; the nearest allowed one is found under the embedding.
+    """Asks the rules about every action of the space and takes the nearest allowed one under the embedding.
 
-    Lazy rules are asked about the proposal first, then about the others from the nearest on, until one passes.
+    Lazy rules are asked about the proposal first, then about the others, nearest first, until one passes.
     """
 
     def __init__(
         self,
         space: gym.spaces.Discrete | gym.spaces.MultiDiscrete,
         rules: Sequence[Rule],
-        embedding: Any | None,
+        embedding: npt.ArrayLike | None,
     ) -> None:
         self.rules, self.space, self.warned = rules, space, set[str]()
         self.lazy = [a for r in rules for a in r.atoms() if a.lazy]
@@ -46,12 +48,12 @@ class FiniteJudge:
                 [np.eye(n)[joint[:, i]] for i, n in enumerate(self.nvec)], axis=-1
             )
             self.embedding /= np.sqrt(2)
-        self._form: dict[str, Any] = {"start": space.start if len(self.nvec) == 1 else space.start.ravel()}
+        self._form: Json = {"start": space.start if len(self.nvec) == 1 else space.start.ravel()}
         if isinstance(space, gym.spaces.MultiDiscrete):
             self._form["nvec"] = self.nvec
         _refuse_continuous(rules, space)
 
-    def well_formed(self, proposed: Any) -> tuple[np.ndarray, dict[int, str]]:
+    def well_formed(self, proposed: Action) -> tuple[np.ndarray, dict[int, str]]:
         """Indices into the catalogue [B]."""
         digits, failures = _digits(self.space, self.nvec, proposed)
         return np.ravel_multi_index(tuple(digits.T), tuple(self.nvec)), failures
@@ -80,7 +82,7 @@ class FiniteJudge:
             failures.setdefault(i, "the chosen action did not pass the check by the rules")
         at_proposed = margins[:, rows, proposed]
 
-        def margin_at(row: int, action: Any) -> np.ndarray:
+        def margin_at(row: int, action: Action) -> np.ndarray:
             (id_,), wrong = self.well_formed(np.asarray(action)[None])
             if wrong:
                 return np.full(len(self.rules), -np.inf)
@@ -112,9 +114,9 @@ class FiniteJudge:
         preference: np.ndarray | None,
         complete: bool,
     ) -> None:
-        """Fill in what lazy rules say, row by row; unless `complete`, no further than the nearest allowed action.
+        """Fill in the answers of lazy rules, row by row; unless `complete`, only up to the nearest allowed action.
 
-        An action that another rule forbids already is not asked about.
+        Actions that another rule already forbids are skipped.
         """
         ids = np.arange(self.n)
         for row in range(reader.states.count):
@@ -185,9 +187,11 @@ class FiniteJudge:
 
 
 class ComponentJudge:
-    """MultiDiscrete spaces too large to enumerate: masks per component, each component moved on its own."""
+    """MultiDiscrete spaces too large to enumerate: masks per component, each component projected on its own."""
 
-    def __init__(self, space: gym.spaces.MultiDiscrete, rules: Sequence[Rule], embedding: Any | None) -> None:
+    def __init__(
+        self, space: gym.spaces.MultiDiscrete, rules: Sequence[Rule], embedding: npt.ArrayLike | None
+    ) -> None:
         self.rules, self.space, self.nvec = rules, space, space.nvec.ravel()
         self.warned = set[str]()
         for r in rules:
@@ -201,7 +205,7 @@ class ComponentJudge:
                 f"{space} has more than {JOINT_LIMIT} joint actions: an embedding cannot be used there"
             )
 
-    def well_formed(self, proposed: Any) -> tuple[np.ndarray, dict[int, str]]:
+    def well_formed(self, proposed: Action) -> tuple[np.ndarray, dict[int, str]]:
         """Component values counted from zero [B, components]."""
         return _digits(self.space, self.nvec, proposed)
 
@@ -219,7 +223,7 @@ class ComponentJudge:
         def margin_at(digits: np.ndarray) -> np.ndarray:
             return tables[:, rows, offsets + digits].min(axis=-1)
 
-        def margin_at_action(row: int, action: Any) -> np.ndarray:
+        def margin_at_action(row: int, action: Action) -> np.ndarray:
             digits, wrong = self.well_formed(np.asarray(action)[None])
             return (
                 np.full(len(self.rules), -np.inf)
@@ -254,7 +258,7 @@ class ComponentJudge:
 
 
 def _digits(
-    space: gym.spaces.Discrete | gym.spaces.MultiDiscrete, nvec: np.ndarray, proposed: Any
+    space: gym.spaces.Discrete | gym.spaces.MultiDiscrete, nvec: np.ndarray, proposed: Action
 ) -> tuple[np.ndarray, dict[int, str]]:
     """Proposals as component values counted from zero [B, components], zero where they are no action at all."""
     values = np.asarray(proposed)

@@ -1,12 +1,13 @@
 """The Guardian: rules in, verdicts out."""
 
 import operator
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
-from typing import Any, Literal
+from typing import Literal
 
 import gymnasium as gym
 import numpy as np
+import numpy.typing as npt
 
 from rlpd_gx.errors import GxError, StopEpisode
 from rlpd_gx.guardian.audit import Audit
@@ -21,7 +22,8 @@ from rlpd_gx.rules import Atom, Rule, conjuncts, fingerprint
 from rlpd_gx.rules.forms import MaskForm
 from rlpd_gx.safe_sets import SafeSet
 from rlpd_gx.safe_sets.backend import to_numpy
-from rlpd_gx.types import Context, Verdict
+from rlpd_gx.trees import Json
+from rlpd_gx.types import Action, Context, ContextLike, State, Verdict
 
 
 class Guardian:
@@ -30,17 +32,17 @@ class Guardian:
     Args:
         action_space: Discrete, MultiDiscrete or Box.
         rules: a rule, or several that must all hold.
-        embedding: places of discrete actions [n, k], between which distances are measured.
-        fallback: an action (or state -> action) to run when the rules cannot be asked. It must be safe by
-            itself: rules that can still be asked are asked about it, the others are not.
+        embedding: coordinates of discrete actions [n, k]; distances are measured between them.
+        fallback: an action (or state -> action) to run when some rule cannot be asked. It must be safe by
+            itself: only the rules that can still be asked check it.
         mode: "enforce", or "monitor": report what would have been blocked and let it through.
-        deadline: seconds a verdict may take. Where the fallback is a function, half of it is kept for calling it;
-            one that is late is not waited for.
+        deadline: seconds a verdict may take. If the fallback is a function, half of that time is reserved for
+            it; the Guardian does not wait for a late one.
         metric: weights of the action components in distances (Box spaces) [d].
         near_miss: proposals with a margin below this, in the rule's units, are counted as near misses.
         audit: a file to which corrections are appended, or an `Audit`.
 
-    Threads may share a Guardian. A copy (`copy.deepcopy`, pickle) counts for itself and writes no file.
+    Threads may share a Guardian. A copy (`copy.deepcopy`, pickle) has its own counts and writes no file.
     """
 
     def __init__(
@@ -48,11 +50,11 @@ class Guardian:
         action_space: gym.Space,
         rules: Rule | Iterable[Rule],
         *,
-        embedding: Any | None = None,
-        fallback: Any | None = None,
+        embedding: npt.ArrayLike | None = None,
+        fallback: Action | None = None,
         mode: Literal["enforce", "monitor"] = "enforce",
         deadline: float | None = None,
-        metric: Any | None = None,
+        metric: npt.ArrayLike | None = None,
         near_miss: float = 0.05,
         audit: Audit | str | None = None,
     ) -> None:
@@ -81,11 +83,11 @@ class Guardian:
         self._memory = self._make_memory()
         self._recall = None if self._memory is None else self._memory.recaller()
 
-    def __getstate__(self) -> dict[str, Any]:
+    def __getstate__(self) -> Json:
         state = {k: v for k, v in vars(self).items() if k not in ("_memory", "_recall")}
-        return state | {"_audit": self.audit}  # with what the memory has counted
+        return state | {"_audit": self.audit}  # including what the memory has counted
 
-    def __setstate__(self, state: dict[str, Any]) -> None:
+    def __setstate__(self, state: Json) -> None:
         self.__dict__.update(state)
         self._remember()
 
@@ -108,11 +110,11 @@ class Guardian:
 
     def certify(
         self,
-        state: Any,
-        proposed: Any,
+        state: State,
+        proposed: Action,
         *,
-        context: Context | Mapping[str, Any] | None = None,
-        preference: Any | None = None,
+        context: ContextLike = None,
+        preference: Action | None = None,
     ) -> Verdict:
         """The verdict on one proposed action.
 
@@ -133,11 +135,11 @@ class Guardian:
 
     def certify_batch(
         self,
-        states: Any,
-        proposed: Any,
+        states: State,
+        proposed: Action,
         *,
-        context: Context | Mapping[str, Any] | None = None,
-        preference: Any | None = None,
+        context: ContextLike = None,
+        preference: Action | None = None,
     ) -> VerdictBatch:
         """Verdicts on a batch: states [B, ...] (an array, a dict of arrays, or a list), proposed [B, ...].
 
@@ -151,7 +153,7 @@ class Guardian:
         self.audit.record_batch(batch)
         return batch
 
-    def safe_sets(self, states: Any, *, context: Context | Mapping[str, Any] | None = None) -> SafeSet | None:
+    def safe_sets(self, states: State, *, context: ContextLike = None) -> SafeSet | None:
         """The safe sets of a batch of states, or None where the rules have no finite description.
 
         Lazy rules are asked about every action, unlike in a verdict.
@@ -165,9 +167,10 @@ class Guardian:
         return judgement.safe_set
 
     def end_episode(self, *, unsafe_event: int | None = None, corrected: bool | None = None) -> None:
-        """Tell the audit that an episode is over, and whether (or how often) an unsafe event happened in it.
+        """Count an episode in the audit, and whether (or how often) an unsafe event happened in it.
 
-        None means that nobody looked. `corrected` is needed only where several episodes run side by side.
+        None means that unsafe events were not looked for. `corrected` is needed only where several episodes run in
+        parallel.
         """
         self.audit.end_episode(unsafe_event=unsafe_event, corrected=corrected)
 
@@ -176,11 +179,11 @@ class Guardian:
     def _certify(
         self,
         states: States,
-        proposed: Any,
+        proposed: Action,
         preference: np.ndarray | None,
         answers: Answers | None = None,
     ) -> VerdictBatch:
-        """`answers`: what mask rules have said already, so that they are not asked twice."""
+        """`answers`: what mask rules have already returned, so that they are not called twice."""
         clock = Clock(self.deadline)
         judge, seen = self._judge, states
         if answers is not None:
@@ -192,7 +195,7 @@ class Guardian:
             judgement = self._rules_worker.run(lambda: judge.judge(seen, actions, preference), limit)
         except Missed as late:
             judgement = self._unknown(states.count, str(late))
-        except Exception as error:  # a fault of ours is no reason to let an action through
+        except Exception as error:  # an error in our own code must not let an action through
             judgement = self._unknown(states.count, f"internal error, {type(error).__name__}: {error}")
         judgement.failures.update(wrong)
         judgement.margins[:, list(wrong)] = np.nan
@@ -227,15 +230,17 @@ class Guardian:
         return stopped
 
     def _declared(
-        self, judgement: Judgement, row: int, state: Any, clock: Clock
-    ) -> tuple[Any, np.ndarray] | None:
+        self, judgement: Judgement, row: int, state: State, clock: Clock
+    ) -> tuple[Action, np.ndarray] | None:
         """The declared fallback and its margins, unless a rule that can be asked in time forbids it."""
         fallback = self.fallback
         if fallback is None:
             return None
         try:
             if callable(fallback):
-                half = None if clock.left is None else clock.left / 2  # the rest is for asking the rules
+                half = (
+                    None if clock.left is None else clock.left / 2
+                )  # the rest is for checking it by the rules
                 fallback = self._fallback_worker.run(partial(fallback, state), half)
             action = self._typed(fallback)
             margins = self._margins_at(judgement, row, action, clock)
@@ -249,19 +254,19 @@ class Guardian:
         return (action, margins) if allowed else None
 
     def _previous(
-        self, judgement: Judgement, row: int, action: Any, clock: Clock
-    ) -> tuple[Any, np.ndarray] | None:
+        self, judgement: Judgement, row: int, action: Action, clock: Clock
+    ) -> tuple[Action, np.ndarray] | None:
         """The previous action and its margins, if every rule allows it."""
         if action is None:
             return None
         try:
             action = self._typed(action)
             margins = self._margins_at(judgement, row, action, clock)
-        except Exception:  # not an action at all: then there is none to go back to
+        except Exception:  # not an action at all: nothing to fall back to
             return None
         return (action, margins) if self.action_space.contains(action) and (margins >= 0).all() else None
 
-    def _margins_at(self, judgement: Judgement, row: int, action: Any, clock: Clock) -> np.ndarray:
+    def _margins_at(self, judgement: Judgement, row: int, action: Action, clock: Clock) -> np.ndarray:
         """Margins at an action [R]; NaN for rules that cannot be asked, or not in the time that is left."""
         ask, unknown = judgement.margin_at, np.full(len(self.rules), np.nan)
         if ask is None:
@@ -271,7 +276,7 @@ class Guardian:
         except Missed:
             return unknown
 
-    def _typed(self, action: Any) -> Any:
+    def _typed(self, action: Action) -> Action:
         discrete = isinstance(self.action_space, gym.spaces.Discrete)
         return (
             np.int64(operator.index(action)) if discrete else np.array(action, dtype=self.action_space.dtype)
@@ -297,7 +302,7 @@ class Guardian:
             failures=dict.fromkeys(range(count), reason),
         )
 
-    def _distance(self, proposed: Any, action: Any) -> float:
+    def _distance(self, proposed: Action, action: Action) -> float:
         if isinstance(self.action_space, gym.spaces.Box):
             return float(np.linalg.norm(np.asarray(action, dtype=float) - np.asarray(proposed, dtype=float)))
         return float(np.any(np.asarray(action) != np.asarray(proposed)))
@@ -315,7 +320,9 @@ class Guardian:
         return None
 
 
-def _judge_for(space: gym.Space, rules: Sequence[Rule], embedding: Any, metric: Any) -> Judge:
+def _judge_for(
+    space: gym.Space, rules: Sequence[Rule], embedding: npt.ArrayLike | None, metric: npt.ArrayLike | None
+) -> Judge:
     if isinstance(space, gym.spaces.Box):
         if embedding is not None:
             raise GxError("an embedding is for discrete actions; for a Box give a metric")
@@ -332,14 +339,14 @@ def _judge_for(space: gym.Space, rules: Sequence[Rule], embedding: Any, metric: 
     raise GxError(f"a Guardian guards Discrete, MultiDiscrete and Box action spaces, not {space}")
 
 
-def _as_context(context: Context | Mapping[str, Any] | None) -> Context:
+def _as_context(context: ContextLike) -> Context:
     if context is None:
         return Context()
     return context if isinstance(context, Context) else Context(**context)
 
 
 def _distinct(names: Sequence[str]) -> tuple[str, ...]:
-    """Names with a number behind those that stand more than once."""
+    """Names, with a number appended to repeated ones."""
     distinct: list[str] = []
     for name in names:
         number = 1

@@ -2,18 +2,18 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 
 from rlpd_gx.guardian.reading import States
 from rlpd_gx.rules import Rule
 from rlpd_gx.safe_sets import SafeSet
-from rlpd_gx.types import Status
+from rlpd_gx.types import Action, Status
 
 STATUSES = tuple(Status)
 ALLOWED, PROJECTED, FALLBACK, INEVITABLE = range(4)
-ACTION_SPACE = "action space"  # binds, like a rule, where a proposal lies outside
+ACTION_SPACE = "action space"  # binds like a rule where a proposal is outside it
 
 
 @dataclass
@@ -28,7 +28,9 @@ class Judgement:
     exact: np.ndarray  # [B]
     safe_set: SafeSet | None
     failures: dict[int, str] = field(default_factory=dict)
-    margin_at: Callable[[int, Any], np.ndarray] | None = None  # (row, action) -> [R], for checking fallbacks
+    margin_at: Callable[[int, Action], np.ndarray] | None = (
+        None  # (row, action) -> [R], for checking fallbacks
+    )
     executed_margins: np.ndarray | None = None  # [R, B] of each rule at `action`; `margins` if not given
 
     def __post_init__(self) -> None:
@@ -52,10 +54,10 @@ class Judge(Protocol):
     ) -> Judgement:
         """Judge proposals [B, ...], already checked to be of the space's shape.
 
-        `complete`: leave no action of a finite space untested, though the proposal may not need it.
+        `complete`: test every action of a finite space, even if the proposal does not need it.
         """
         ...
 
-    def well_formed(self, proposed: Any) -> tuple[np.ndarray, dict[int, str]]:
+    def well_formed(self, proposed: Action) -> tuple[np.ndarray, dict[int, str]]:
         """Proposals as an array [B, ...] the judge can work with, and why some cannot be used at all."""
         ...

@@ -1,4 +1,4 @@
-"""Remembered verdicts: what makes a discrete verdict cost a microsecond."""
+"""Cached verdicts: with them a discrete verdict costs about a microsecond."""
 
 import copy
 from collections.abc import Callable
@@ -12,7 +12,8 @@ from rlpd_gx.guardian.finite import FiniteJudge
 from rlpd_gx.guardian.reading import States, as_batch, read_only
 from rlpd_gx.guardian.verdicts import VerdictBatch
 from rlpd_gx.rules import Atom, mask_rule
-from rlpd_gx.types import Context, Verdict
+from rlpd_gx.trees import Tree
+from rlpd_gx.types import Action, Context, State, Verdict
 
 CAPACITY = 100_000
 BOOL = np.dtype(bool)
@@ -20,27 +21,27 @@ WHOLE = frozenset({int, np.int64, np.int32})
 
 
 Entry = tuple[Verdict, Callable[[], int], bool]
-"""A verdict, what counts how often it was given, and whether a file is to be told at once.
+"""A verdict, the counter of how often it was given, and whether each one must be written to a file at once.
 
-Counting is one call into C (`itertools.count`), so that threads lose none.
+Counting is one call into C (`itertools.count`), so threads lose no count.
 """
 
 
 class Said:
-    """What a rule answered that is no plain mask; it is not asked again."""
+    """An answer of a rule that is not a plain mask, kept so that the rule is not called again."""
 
-    def __init__(self, answer: Any = None, error: Exception | None = None) -> None:
+    def __init__(self, answer: Tree = None, error: Exception | None = None) -> None:
         self.answer, self.error = answer, error
 
 
-Answers = list[bytes | Said]  # of each rule: a plain mask as bytes, or what else it said
+Answers = list[bytes | Said]  # of each rule: a plain mask as bytes, or any other answer
 
 
 class Memory:
-    """Verdicts under mask rules follow from the masks and the proposal alone: each is made once.
+    """A verdict under mask rules is a function of the masks and the proposal: each is computed once.
 
-    Verdicts recalled are counted here and handed to the audit when somebody looks at it, or at once where a
-    correction goes into a file.
+    Recalled verdicts are counted here. The counts go to the audit when it is read, or at once where a correction
+    is written to a file.
     """
 
     def __init__(
@@ -54,33 +55,33 @@ class Memory:
         self.names, self.enforced, self.audit, self.ungraded = names, enforced, audit, ungraded
         self.rules = tuple(a.fn for r in judge.rules for a in r.atoms())
         self.shape = (judge.n,)
-        # The same judge, with what the rules said as the state: no rule is called twice.
+        # The same judge, with the rules' answers as the state: no rule is called twice.
         read: list[Atom] = [mask_rule(_Answer(i), name=a.name) for i, a in enumerate(judge.rules)]
         self.judge = FiniteJudge(judge.space, read, judge.embedding)
-        self.known: dict[tuple[bytes, Any], Entry] = {}
-        self.handed_over: dict[tuple[bytes, Any], int] = {}  # how many of each the audit has
+        self.known: dict[tuple[bytes, Action], Entry] = {}
+        self.handed_over: dict[tuple[bytes, Action], int] = {}  # how many of each the audit has
 
-    def recaller(self) -> Callable[[Any, Any], Verdict | Answers | None]:
-        """A function (state, proposed) -> the verdict, or what the rules said if it has to be found the long way.
+    def recaller(self) -> Callable[[State, Action], Verdict | Answers | None]:
+        """A function (state, proposed) -> the verdict, or the rules' answers if it is not cached.
 
-        None where no rule was asked. A closure, because what an attribute costs is a good part of what a verdict
-        costs.
+        None where no rule was called. A closure, because attribute lookups would be a large part of the cost of a
+        verdict.
         """
         known, rules, make, hand_over = self.known, self.rules, self._make, self.hand_over
         only = rules[0] if len(rules) == 1 else None
         array, boolean, whole, ask, protected = np.ndarray, BOOL, WHOLE, self._ask, read_only
 
-        def recall(state: Any, proposed: Any) -> Verdict | Answers | None:
+        def recall(state: State, proposed: Action) -> Verdict | Answers | None:
             if proposed.__class__ not in whole:
                 return None
             if only is None:
                 answers = ask(state)
                 try:
                     code = b"".join(answers)  # type: ignore[arg-type]
-                except TypeError:  # some rule said something else
+                except TypeError:  # some rule did not return a plain mask
                     return answers
             else:
-                if state.__class__ is array:  # as `read_only` does it, but quicker
+                if state.__class__ is array:  # as in `read_only`, but faster
                     state = state.view()
                     state.setflags(False)
                 else:
@@ -89,7 +90,7 @@ class Memory:
                     mask = only(state)
                 except Exception as error:
                     return [Said(error=error)]
-                # With one axis its bytes say the rest of its shape: those of another length are not known.
+                # For one axis the bytes determine the shape: a mask of another length is not in the cache.
                 if mask.__class__ is not array or mask.dtype is not boolean or mask.ndim != 1:
                     return [Said(mask)]
                 code = mask.tobytes()
@@ -97,20 +98,20 @@ class Memory:
             if entry is None:
                 try:
                     entry = make(code, proposed)
-                except Exception:  # the long way says what is wrong
+                except Exception:  # the uncached path reports what is wrong
                     entry = None
                 if entry is None:
                     return [code] if only is not None else answers
-            verdict, tick, told = entry
+            verdict, tick, at_once = entry
             tick()
-            if told:
+            if at_once:
                 hand_over()
             return verdict
 
         return recall
 
-    def _ask(self, state: Any) -> Answers:
-        """What each rule says; copied at once, since two rules may share a buffer."""
+    def _ask(self, state: State) -> Answers:
+        """The answer of each rule; copied at once, since two rules may share a buffer."""
         seen = read_only(state)
         answers: Answers = []
         for rule in self.rules:
@@ -122,11 +123,11 @@ class Memory:
                 answers.append(Said(error=error))
         return answers
 
-    def _make(self, code: bytes, proposed: Any) -> Entry | None:
+    def _make(self, code: bytes, proposed: Action) -> Entry | None:
         n = self.shape[0]
         if len(code) != n * len(self.rules):
             return None
-        if len(self.known) >= CAPACITY:  # dropping old ones could lose counts of other threads
+        if len(self.known) >= CAPACITY:  # evicting entries could lose counts of other threads
             return None
         actions, wrong = self.judge.well_formed(as_batch(proposed))
         if wrong:
@@ -137,12 +138,12 @@ class Memory:
             as_batch(proposed), judgement, self.names, [""], frozenset(), self.enforced, self.ungraded
         )
         verdict = batch[0]
-        # If another thread was faster, its entry is the one that counts.
-        told = verdict.corrected and self.audit.path is not None
-        return self.known.setdefault((code, proposed), (verdict, count().__next__, told))
+        # If another thread was faster, its entry is used.
+        at_once = verdict.corrected and self.audit.path is not None
+        return self.known.setdefault((code, proposed), (verdict, count().__next__, at_once))
 
     def hand_over(self) -> None:
-        """Give the counts to the audit, corrections last."""
+        """Pass the counts to the audit, corrections last."""
         with self.audit.lock:
             given = []
             for key, (verdict, tick, _) in list(self.known.items()):
@@ -155,7 +156,7 @@ class Memory:
 
 
 class _Answer:
-    """A rule that repeats what rule number `index` said."""
+    """A rule that returns the stored answer of rule number `index`."""
 
     def __init__(self, index: int) -> None:
         self.index = index

@@ -1,6 +1,6 @@
 """An environment behind rules that are named as `module:name`."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import gymnasium as gym
@@ -9,15 +9,16 @@ from rlpd_gx.errors import GxError
 from rlpd_gx.guardian import GuardedEnv
 from rlpd_gx.loading import load
 from rlpd_gx.rules import Rule
+from rlpd_gx.trees import Json
 
 BESIDE_RULES = ("embedding", "unsafe_event", "fallback", "near_miss", "initial_action", "parameters")
 
 
-def named_rules(rules: str, state: str, env: Callable[[], gym.Env]) -> tuple[Any, dict[str, Any]]:
-    """A rule, a list of rules, or what a function (env) -> rule makes for it; and options of `GuardedEnv`.
+def named_rules(rules: str, state: str, env: Callable[[], gym.Env]) -> tuple[Rule | Iterable[Rule], Json]:
+    """The rules (one, a list, or the result of a function env -> rules), and options of `GuardedEnv`.
 
-    The options are those that the rules' module holds beside them; `state` is always among them: what rules read,
-    by the name given or as the module has it, None for the observation.
+    The options are those that the rules' module defines beside them. `state` is always among them: the function
+    named here, or that of the module; None means the observation.
     """
     rule, module = load(rules, "rules")
     if callable(rule) and not isinstance(rule, Rule):
@@ -33,8 +34,8 @@ def named_rules(rules: str, state: str, env: Callable[[], gym.Env]) -> tuple[Any
     return rule, options
 
 
-def guard_options(env: gym.Env, rules: str, state: str = "") -> tuple[Any, dict[str, Any]]:
-    """The named rules for an environment and the options of `GuardedEnv`; it may bring the `embedding` itself."""
+def guard_options(env: gym.Env, rules: str, state: str = "") -> tuple[Rule | Iterable[Rule], Json]:
+    """The named rules of an environment and options of `GuardedEnv`; an environment may have its own `embedding`."""
     rule, options = named_rules(rules, state, lambda: env)
     embedding = getattr(env.unwrapped, "embedding", None)
     return rule, options if embedding is None else {"embedding": embedding} | options

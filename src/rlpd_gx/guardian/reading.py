@@ -1,9 +1,8 @@
-"""Asking rules about a batch of states; each way in which an answer can be unusable becomes a reason."""
+"""Asking rules about a batch of states; every unusable answer becomes a reason."""
 
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 
@@ -12,32 +11,33 @@ from rlpd_gx.rules import Atom, Combined, Rule
 from rlpd_gx.rules.forms import ActionForm, Columns, SetForm, TableForm, plain_array
 from rlpd_gx.safe_sets import ConvexSet
 from rlpd_gx.safe_sets.backend import to_numpy
-from rlpd_gx.trees import leaves, map_leaves
-from rlpd_gx.types import Context
+from rlpd_gx.safe_sets.base import Index
+from rlpd_gx.trees import Json, Tree, leaves, map_leaves
+from rlpd_gx.types import Action, Context, State
 
 
 @dataclass(frozen=True)
 class States:
-    """A batch of states and contexts, as rules want to see them: one by one, or all at once.
+    """A batch of states and contexts, for rules that take one state and for rules that take a batch.
 
     A batch is an array [B, ...], a dict or tuple of such arrays, or a list of B objects. A context's fields are
     batched the same way.
     """
 
     count: int
-    batch: Any
+    batch: State
     context: Context
     single: bool = False
 
     @classmethod
-    def one_state(cls, state: Any, context: Context) -> "States":
+    def one_state(cls, state: State, context: Context) -> "States":
         return cls(1, state, context, single=True)
 
     @classmethod
-    def many(cls, states: Any, context: Context) -> "States":
+    def many(cls, states: State, context: Context) -> "States":
         return cls(_length(states), states, context)
 
-    def one(self, i: int, needs: tuple[str, ...]) -> tuple[Any, dict[str, Any]]:
+    def one(self, i: int, needs: tuple[str, ...]) -> tuple[State, Json]:
         """State i and the context fields it needs."""
         if self.single:
             return read_only(self.batch), {n: read_only(getattr(self.context, n)) for n in needs}
@@ -48,7 +48,7 @@ class States:
             )  # as outside a batch: a numpy number would change a rule's precision
         return read_only(pick(self.batch, i)), one
 
-    def all(self, needs: tuple[str, ...]) -> tuple[Any, dict[str, Any]]:
+    def all(self, needs: tuple[str, ...]) -> tuple[State, Json]:
         """The whole batch and its context fields."""
         wrap = batch_of_one if self.single else (lambda v: v)
         whole = {n: read_only(wrap(getattr(self.context, n))) for n in needs}
@@ -62,34 +62,34 @@ class States:
         return States(len(rows), pick(self.batch, rows), context)
 
 
-def as_batch(proposed: Any) -> np.ndarray:
-    """One proposal as a batch of one; what is no array at all becomes one that no judge accepts."""
+def as_batch(proposed: Action) -> np.ndarray:
+    """One proposal as a batch of one; what is not an array becomes one that every judge rejects."""
     try:
         return np.asarray(to_numpy(proposed))[None]
     except ValueError:
         return np.array([str(proposed)])
 
 
-def read_only(value: Any) -> Any:
+def read_only(value: Tree) -> Tree:
     """The same arrays, write-protected: what one rule does to them must not change what the next one sees."""
     return map_leaves(_protected, value)
 
 
-def _protected(leaf: Any) -> Any:
+def _protected(leaf: Tree) -> Tree:
     if isinstance(leaf, np.ndarray):
         leaf = leaf.view()
         leaf.setflags(write=False)
     return leaf
 
 
-def _length(states: Any) -> int:
+def _length(states: State) -> int:
     return len(next(leaves(states)))
 
 
-def pick(batch: Any, index: Any) -> Any:
+def pick(batch: Tree, index: Index) -> Tree:
     """Member or members of a batch of anything; what is not batched stays as it is."""
 
-    def picked(leaf: Any) -> Any:
+    def picked(leaf: Tree) -> Tree:
         if leaf is None or isinstance(leaf, (int, float)):
             return leaf
         if isinstance(leaf, list) and isinstance(index, np.ndarray):  # a batch of objects
@@ -99,10 +99,10 @@ def pick(batch: Any, index: Any) -> Any:
     return map_leaves(picked, batch)
 
 
-def batch_of_one(state: Any) -> Any:
+def batch_of_one(state: State) -> State:
     """One state as a batch of one."""
 
-    def alone(leaf: Any) -> Any:
+    def alone(leaf: Tree) -> Tree:
         if isinstance(leaf, (np.ndarray, np.generic, int, float, bool)):
             return np.asarray(leaf)[None]
         return leaf[None] if hasattr(leaf, "detach") else [leaf]
@@ -119,18 +119,18 @@ class Reader:
 
     states: States
     failures: dict[int, str] = field(default_factory=dict)
-    warned: set[str] = field(default_factory=set)  # shared by a Guardian's readers: say it once
+    warned: set[str] = field(default_factory=set)  # shared by a Guardian's readers: warn once
     silent: dict[Atom, set[int]] = field(default_factory=dict)  # which rules failed where
 
     def fail(self, row: int, atom: Atom, what: str) -> None:
         self.failures.setdefault(row, f"rule {atom.name!r} {what}")
         self.silent.setdefault(atom, set()).add(row)
 
-    def call(self, atom: Atom, check: Callable[[Any], Columns], blank: Row, *actions: np.ndarray) -> Columns:
-        """Checked answers for all states, as columns [B, ...]; `blank` stands where the rule failed.
+    def call(self, atom: Atom, check: Callable[[Tree], Columns], blank: Row, *actions: np.ndarray) -> Columns:
+        """Checked answers for all states, as columns [B, ...]; `blank` is used where the rule failed.
 
         A batched rule that fails as a whole is asked again state by state, so that one bad state does not
-        cost the others.
+        fail the others.
         """
         count = self.states.count
         actions = tuple(read_only(np.array(a)) for a in actions)
@@ -154,7 +154,12 @@ class Reader:
         return _stacked([self._call_one(atom, check, blank, i, actions) for i in range(count)], blank)
 
     def _call_one(
-        self, atom: Atom, check: Callable[[Any], Columns], blank: Row, i: int, actions: tuple[np.ndarray, ...]
+        self,
+        atom: Atom,
+        check: Callable[[Tree], Columns],
+        blank: Row,
+        i: int,
+        actions: tuple[np.ndarray, ...],
     ) -> Row:
         try:
             if atom.batched:
@@ -202,7 +207,7 @@ class Reader:
 def tree_margin(rule: Rule, of_atom: Callable[[Atom], np.ndarray]) -> np.ndarray:
     """The margin of a rule made of atoms: the least for `&`, the largest for `|`.
 
-    NaN is "unknown": an `&` with a broken part is broken whatever the unknown one says, an `|` with a part that
+    NaN is "unknown": an `&` with a broken part is broken whatever the unknown part is, and an `|` with a part that
     holds, holds.
     """
     if isinstance(rule, Combined):
@@ -217,7 +222,7 @@ def tree_margin(rule: Rule, of_atom: Callable[[Atom], np.ndarray]) -> np.ndarray
     return of_atom(rule)
 
 
-def _margins(atom: Atom) -> Callable[[Any], Columns]:
+def _margins(atom: Atom) -> Callable[[Tree], Columns]:
     form = atom.form
     assert isinstance(form, ActionForm)
     return lambda answer: (form.margins(answer),)
@@ -227,7 +232,7 @@ def _words(error: Exception) -> str:
     return str(error) if isinstance(error, GxError) else f"raised {type(error).__name__}: {error}"
 
 
-def _add_axis(answer: Any) -> Any:
+def _add_axis(answer: Tree) -> Tree:
     """One state's answer as a batch of one; a tuple of parameters stays a tuple."""
     if isinstance(answer, tuple):
         return tuple(plain_array(a)[None] for a in answer)

@@ -6,8 +6,8 @@ import numpy as np
 
 from rlpd_gx.safe_sets import ConvexSet
 
-GRID = 16  # first looks along the segment
-HALVINGS = 24  # then the boundary is closed in on
+GRID = 16  # points tried along the segment
+HALVINGS = 24  # bisections towards the boundary after that
 SAMPLES = 64  # points tried where no anchor is allowed
 
 Ask = Callable[[np.ndarray, np.ndarray], np.ndarray]  # rows [n], actions [n, d] -> allowed [n]
@@ -16,14 +16,14 @@ Ask = Callable[[np.ndarray, np.ndarray], np.ndarray]  # rows [n], actions [n, d]
 def find_allowed(
     start: np.ndarray, usable: np.ndarray, convex: ConvexSet, ask: Ask, anchors: Sequence[np.ndarray]
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Allowed actions near `start` [B, d], which lies in the convex part of the rules where `usable` [B].
+    """Allowed actions near `start` [B, d], which is in the convex part of the rules where `usable` [B].
 
     Returns (point [B, d], exact [B], found [B]). A start that is allowed itself is the exact answer, since it is
     the nearest point of the convex part; anything found by searching is not known to be the nearest.
     """
 
     def inside(rows: np.ndarray, actions: np.ndarray) -> np.ndarray:
-        """Points between two points of the convex part lie in it, but not always after the cast."""
+        """Points between two points of the convex part are in it, but not always after the cast."""
         return ask(rows, actions) & (_members(convex, rows).margin(actions) >= 0)
 
     point = np.where(usable[:, None], start, 0).astype(start.dtype)

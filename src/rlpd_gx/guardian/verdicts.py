@@ -4,18 +4,17 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from types import MappingProxyType
-from typing import Any
 
 import numpy as np
 
 from rlpd_gx.guardian.judgement import ACTION_SPACE, PROJECTED, STATUSES, Judgement, least
 from rlpd_gx.safe_sets import SafeSet
-from rlpd_gx.types import Status, Verdict
+from rlpd_gx.types import Action, Status, Verdict
 
 
 @dataclass(frozen=True)
 class VerdictBatch:
-    """Verdicts on a batch. `action` [B, ...] is what to execute; index it for the single verdicts."""
+    """Verdicts on a batch. `action` [B, ...] is what to execute; index it for single verdicts."""
 
     proposed: np.ndarray
     judgement: Judgement
@@ -42,7 +41,7 @@ class VerdictBatch:
 
     @property
     def distance(self) -> np.ndarray:
-        """How far each proposal was moved [B]."""
+        """Distance from each proposal to its correction [B]."""
         return self.judgement.distance
 
     @property
@@ -58,7 +57,7 @@ class VerdictBatch:
             return least(j.margins)
         assert j.executed_margins is not None
         executed = least(j.executed_margins)
-        # A projection lies on the boundary: a rounding error below it is not a broken rule.
+        # A projection is on the boundary: a rounding error below it is not a broken rule.
         executed = np.where(j.status == PROJECTED, np.maximum(executed, 0.0), executed)
         executed[list(self.stopped)] = np.nan
         return executed
@@ -100,8 +99,8 @@ class VerdictBatch:
         )
 
 
-def _own(action: Any) -> Any:
-    """A write-protected copy: nobody changes a verdict after it is given."""
+def _own(action: Action) -> Action:
+    """A write-protected copy: a verdict does not change after it is given."""
     if isinstance(action, np.ndarray):
         action = action.copy()
         action.flags.writeable = False

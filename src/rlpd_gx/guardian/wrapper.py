@@ -6,25 +6,26 @@ from typing import Any, SupportsFloat
 
 import gymnasium as gym
 import numpy as np
+import numpy.typing as npt
 from gymnasium.vector import AutoresetMode, VectorEnv, VectorWrapper
 
 from rlpd_gx.errors import GxError, StopEpisode
 from rlpd_gx.guardian.audit import Audit
-from rlpd_gx.guardian.episodes import Episode, contexts, private
+from rlpd_gx.guardian.episodes import EpisodeTracker, contexts, private
 from rlpd_gx.guardian.guardian import Guardian
 from rlpd_gx.guardian.reading import batch_of_one, pick
 from rlpd_gx.rules import Rule
 from rlpd_gx.safe_sets import SafeSet
-from rlpd_gx.trees import map_leaves
-from rlpd_gx.types import Context, Verdict
+from rlpd_gx.trees import Json, Tree, map_leaves
+from rlpd_gx.types import Action, Array, Context, Info, State, Verdict
 
-StateOf = Callable[[Any, Any, dict[str, Any]], Any]  # (env, observation, info) -> what the rules read
-UnsafeEvent = Callable[[Any, SupportsFloat, bool, bool, dict[str, Any]], bool]
+StateOf = Callable[[Any, Tree, Info], State]  # (env, observation, info) -> what the rules read
+UnsafeEvent = Callable[[Tree, SupportsFloat, bool, bool, Info], bool]
 
 
 class GuardedEnv(gym.Wrapper, gym.utils.RecordConstructorArgs):
     """Executes only actions that the rules allow. `info["guardian"]` holds the verdict of each step, and
-    `info["unsafe_event"]` what `unsafe_event` said of it.
+    `info["unsafe_event"]` the answer of `unsafe_event`.
 
     Args:
         env: the environment to guard.
@@ -36,10 +37,10 @@ class GuardedEnv(gym.Wrapper, gym.utils.RecordConstructorArgs):
         parameters: what rules that need parameters see; a function of the step, or a constant.
         guardian: options of the Guardian (fallback, embedding, mode, deadline, audit, ...).
 
-    A copy (`copy.deepcopy`, pickle) goes on by itself from here: it has its own counts, and writes no audit file.
+    A copy (`copy.deepcopy`, pickle) is independent: it has its own counts and writes no audit file.
 
-    An episode for which no action may be executed ends: `step` returns truncated=True with the observation
-    unchanged, and nothing has been executed.
+    Where no action may be executed, the episode ends: `step` returns truncated=True and the last observation, and
+    nothing has been executed.
     """
 
     def __init__(
@@ -49,8 +50,8 @@ class GuardedEnv(gym.Wrapper, gym.utils.RecordConstructorArgs):
         *,
         state: StateOf | None = None,
         unsafe_event: UnsafeEvent | None = None,
-        initial_action: Any | None = None,
-        parameters: Any | None = None,
+        initial_action: Action | None = None,
+        parameters: object = None,
         **guardian: Any,
     ) -> None:
         gym.utils.RecordConstructorArgs.__init__(
@@ -63,25 +64,23 @@ class GuardedEnv(gym.Wrapper, gym.utils.RecordConstructorArgs):
         self._state_of = state or _observation
         self.unsafe_event = unsafe_event
         first = _initial_action(self.guardian, env.action_space, initial_action)
-        self._episode = Episode(self.guardian, first, parameters, watched=unsafe_event is not None)
-        self._last: tuple[Any, dict[str, Any]] | None = None
+        self._episode = EpisodeTracker(self.guardian, first, parameters, watched=unsafe_event is not None)
+        self._last: tuple[Tree, Info] | None = None
 
     @property
     def audit(self) -> Audit:
         """What the Guardian has counted."""
         return self.guardian.audit
 
-    def reset(
-        self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[Any, dict[str, Any]]:
-        """Begin an episode; one that was left unfinished is counted as it stands."""
+    def reset(self, *, seed: int | None = None, options: Json | None = None) -> tuple[Tree, Info]:
+        """Begin an episode; an unfinished one is counted as it is."""
         self._episode.end()
         observation, info = self.env.reset(seed=seed, options=options)
         self._episode.begin()
         self._last = (private(observation), info)
         return observation, info
 
-    def step(self, action: Any) -> tuple[Any, SupportsFloat, bool, bool, dict[str, Any]]:
+    def step(self, action: Action) -> tuple[Tree, SupportsFloat, bool, bool, Info]:
         """Execute the nearest allowed action. After the end of an episode, `reset` comes first."""
         last = self._current()
         if not self._episode.running:
@@ -94,7 +93,7 @@ class GuardedEnv(gym.Wrapper, gym.utils.RecordConstructorArgs):
             self._last = None
             info = {k: v for k, v in info.items() if k != "guardian"}
             return observation, 0.0, False, True, {**info, "guardian_stop": str(stop)}
-        # The environment gets a copy of its own: what it does to it must not become the previous action.
+        # The environment gets its own copy: if it writes into it, the previous action must not change.
         observation, reward, terminated, truncated, info = self.env.step(private(verdict.action))
         info = {**info, "guardian": verdict}
         self._episode.step(verdict)
@@ -107,7 +106,7 @@ class GuardedEnv(gym.Wrapper, gym.utils.RecordConstructorArgs):
             self._episode.end()
         return observation, reward, terminated, truncated, info
 
-    def certify(self, action: Any) -> Verdict:
+    def certify(self, action: Action) -> Verdict:
         """The verdict on an action in the current state; counted as a proposal, but nothing is executed."""
         state = self._state_of(self.env, *self._current())
         return self.guardian.certify(state, action, context=self.context())
@@ -126,10 +125,10 @@ class GuardedEnv(gym.Wrapper, gym.utils.RecordConstructorArgs):
         safe_sets = self.guardian.safe_sets(state, context=context)
         return None if safe_sets is None else safe_sets[0]
 
-    def snapshot(self) -> dict[str, Any]:
-        """Where this wrapper is (not what it wraps): arrays and JSON values, for `restore`.
+    def snapshot(self) -> Json:
+        """The state of this wrapper (not of what it wraps): arrays and JSON values, for `restore`.
 
-        Of `info` it keeps what JSON and arrays can hold; rules that read more of it need a fresh episode.
+        Only JSON values and arrays of `info` are kept; rules that read more of it need a fresh episode.
         """
         observation, info = (None, {}) if self._last is None else self._last
         return {
@@ -142,20 +141,20 @@ class GuardedEnv(gym.Wrapper, gym.utils.RecordConstructorArgs):
             },
         }
 
-    def restore(self, snapshot: dict[str, Any]) -> None:
-        """Go on from a snapshot of a guarded environment made in the same way."""
+    def restore(self, snapshot: Json) -> None:
+        """Restore a snapshot of a guarded environment made in the same way."""
         observation = snapshot["observation"]
         self._last = (observation.get("", observation), dict(snapshot["info"]))
         self._episode.restore(snapshot)
 
-    def _current(self) -> tuple[Any, dict[str, Any]]:
+    def _current(self) -> tuple[Tree, Info]:
         """The observation and info the next action will be taken in."""
         if self._last is None:
             raise gym.error.ResetNeeded("there is no current state; call reset() first")
         return self._last
 
     def close(self) -> None:
-        """Close the environment; an unfinished episode is counted as it stands."""
+        """Close the environment; an unfinished episode is counted as it is."""
         self._episode.end()
         super().close()
 
@@ -174,9 +173,9 @@ class GuardedVectorEnv(VectorWrapper):
         rules: Rule | Iterable[Rule] | Guardian,
         *,
         state: StateOf | None = None,
-        unsafe_event: Callable[..., Any] | None = None,
-        initial_action: Any | None = None,
-        parameters: Any | None = None,
+        unsafe_event: Callable[..., npt.ArrayLike] | None = None,
+        initial_action: Action | None = None,
+        parameters: object = None,
         **guardian: Any,
     ) -> None:
         super().__init__(env)
@@ -186,9 +185,9 @@ class GuardedVectorEnv(VectorWrapper):
         first = _initial_action(self.guardian, env.single_action_space, initial_action)
         watched = unsafe_event is not None
         self._episodes = [
-            Episode(self.guardian, first, parameters, watched=watched) for _ in range(env.num_envs)
+            EpisodeTracker(self.guardian, first, parameters, watched=watched) for _ in range(env.num_envs)
         ]
-        self._last: tuple[Any, dict[str, Any]] | None = None
+        self._last: tuple[Tree, Info] | None = None
         mode = env.metadata.get("autoreset_mode")
         if mode is None or AutoresetMode(mode) is AutoresetMode.DISABLED:
             raise GxError(
@@ -202,7 +201,7 @@ class GuardedVectorEnv(VectorWrapper):
         """What the Guardian has counted."""
         return self.guardian.audit
 
-    def reset(self, *, seed: Any = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+    def reset(self, *, seed: Any = None, options: Json | None = None) -> tuple[Tree, Info]:
         """Begin an episode in every member, or in those of `options["reset_mask"]`."""
         mask = (options or {}).get("reset_mask")
         fresh = [e for i, e in enumerate(self._episodes) if mask is None or mask[i]]
@@ -214,11 +213,11 @@ class GuardedVectorEnv(VectorWrapper):
         self._last = (private(observations), infos)
         return observations, infos
 
-    def step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
+    def step(self, actions: Action) -> tuple[Tree, Array, Array, Array, Info]:
         """Execute the nearest allowed actions."""
         if self._last is None:
             raise gym.error.ResetNeeded("call reset() before step()")
-        # Members that only reset in this step execute nothing; what they are handed is a valid action all the same.
+        # Members that reset in this step execute nothing, but still need a valid action.
         executed = self.guardian.blank_actions(self.num_envs)
         running = np.array([e.running for e in self._episodes])
         alive = np.flatnonzero(running).tolist()
@@ -244,13 +243,13 @@ class GuardedVectorEnv(VectorWrapper):
         return observations, rewards, terminated, truncated, infos
 
     def close(self, **kwargs: Any) -> None:
-        """Close the environments; unfinished episodes are counted as they stand."""
+        """Close the environments; unfinished episodes are counted as they are."""
         for episode in self._episodes:
             episode.end()
         super().close(**kwargs)
 
     def _certify(
-        self, alive: list[int], proposed: np.ndarray, observations: Any, infos: dict[str, Any]
+        self, alive: list[int], proposed: np.ndarray, observations: Tree, infos: Info
     ) -> list[Verdict]:
         states = self._state_of(self.env, observations, infos)
         if len(alive) < self.num_envs:
@@ -258,8 +257,8 @@ class GuardedVectorEnv(VectorWrapper):
         context = contexts([self._episodes[i] for i in alive])
         return list(self.guardian.certify_batch(states, proposed[alive], context=context))
 
-    def _unsafe(self, observations: Any, *outcome: Any) -> Sequence[bool]:
-        """Whether an unsafe event has just happened in each; an episode's last step is seen as it ended."""
+    def _unsafe(self, observations: Tree, *outcome: Tree) -> Sequence[bool]:
+        """Whether an unsafe event has just happened in each; an episode that ended shows its last step."""
         if self._unsafe_event is None:
             return [False] * self.num_envs
         *rest, infos = outcome
@@ -274,7 +273,7 @@ class GuardedVectorEnv(VectorWrapper):
         return np.asarray(self._unsafe_event(observations, *rest, infos), dtype=bool)  # type: ignore[return-value]
 
 
-def _guardian(space: gym.Space, rules: Any, options: dict[str, Any]) -> Guardian:
+def _guardian(space: gym.Space, rules: Rule | Iterable[Rule] | Guardian, options: Json) -> Guardian:
     if not isinstance(rules, Guardian):
         return Guardian(space, rules, **options)
     if options:
@@ -284,11 +283,11 @@ def _guardian(space: gym.Space, rules: Any, options: dict[str, Any]) -> Guardian
     return rules
 
 
-def _put(batch: np.ndarray, i: int, value: Any) -> None:
+def _put(batch: np.ndarray, i: int, value: npt.ArrayLike) -> None:
     batch[i] = value
 
 
-def _refuse_autoreset(env: Any) -> None:
+def _refuse_autoreset(env: gym.Env) -> None:
     while isinstance(env, gym.Wrapper):
         if isinstance(env, gym.wrappers.Autoreset):
             raise GxError(
@@ -297,11 +296,11 @@ def _refuse_autoreset(env: Any) -> None:
         env = env.env
 
 
-def _observation(env: Any, observation: Any, info: dict[str, Any]) -> Any:
+def _observation(env: object, observation: Tree, info: Info) -> State:
     return observation
 
 
-def _initial_action(guardian: Guardian, space: gym.Space, given: Any | None) -> Any | None:
+def _initial_action(guardian: Guardian, space: gym.Space, given: Action | None) -> Action | None:
     """What counts as the previous action in the first step."""
     if "previous_action" in guardian.needs:
         warnings.warn(

@@ -15,7 +15,7 @@ __all__ = ["NAMES", "Guard", "find"]
 
 
 def find(name: str) -> Guard:
-    """The guard of this name: one of ours, or `module:name` of somebody else's."""
+    """The guard of this name: one of ours, or `module:name` of your own."""
     if ":" in name:
         guard = load(name, "guard")[0]
         if not isinstance(guard, Guard):

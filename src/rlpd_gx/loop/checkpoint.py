@@ -9,7 +9,6 @@ from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -18,6 +17,7 @@ from safetensors.torch import save as tensors_to_bytes
 
 from rlpd_gx.errors import GxError
 from rlpd_gx.files import sha256, whole_folder
+from rlpd_gx.trees import Json, JsonMapping, Tree
 
 _TENSORS, _STATE, _MANIFEST = "tensors.safetensors", "state.json", "manifest.json"
 
@@ -27,7 +27,7 @@ class Loaded:
     """What a checkpoint held."""
 
     step: int
-    state: dict[str, Any]
+    state: Json
     notes: tuple[str, ...]
     """A sentence for each newer checkpoint that could not be used."""
 
@@ -47,7 +47,7 @@ class Checkpoints:
         self._keep = keep
         self._damaged: set[Path] = set()  # found by `load`; they give way to the next one that is saved
 
-    def save(self, step: int, state: Mapping[str, Any], files: Mapping[Path, str] | None = None) -> None:
+    def save(self, step: int, state: JsonMapping, files: Mapping[Path, str] | None = None) -> None:
         """Write a checkpoint, then remove those beyond `keep`; or leave all as it was, and raise.
 
         `files` are files outside that the state needs, with their sha256 (`Segments.files`): `load` checks them.
@@ -108,7 +108,7 @@ class Checkpoints:
             needed |= {Path(os.path.normpath(self.folder / name)) for name in outside}
         return needed
 
-    def _read(self, path: Path, device: str | torch.device) -> tuple[int, dict[str, Any]]:
+    def _read(self, path: Path, device: str | torch.device) -> tuple[int, Json]:
         try:
             manifest = json.loads((path / _MANIFEST).read_text())
             if manifest != _manifest(manifest["inside"], manifest["outside"]):
@@ -145,7 +145,7 @@ def _number(path: Path) -> int:
     return int(path.name.partition("-")[0])
 
 
-def _manifest(inside: Mapping[str, str], outside: Mapping[str, str]) -> dict[str, Any]:
+def _manifest(inside: Mapping[str, str], outside: Mapping[str, str]) -> Json:
     """Checksums of all files by their path from the checkpoint, or from the folder of all, and of themselves."""
     both = json.dumps([inside, outside]).encode()
     return {"inside": inside, "outside": outside, "sha256": hashlib.sha256(both).hexdigest()}
@@ -161,7 +161,7 @@ def _check(path: Path, digest: str) -> None:
         raise GxError(f"{path} is damaged (its sha256 differs from the one in the manifest)")
 
 
-def _without_tensors(value: Any, where: str, tensors: dict[str, torch.Tensor]) -> Any:
+def _without_tensors(value: Tree, where: str, tensors: dict[str, torch.Tensor]) -> Tree:
     """A state as JSON can hold it. Tensors go into `tensors`; `{"$kind": name}` stays in their place."""
     name = f"{len(tensors)}{where}"  # the number keeps names apart whatever the keys are
     if isinstance(value, torch.Tensor):
@@ -189,7 +189,7 @@ def _without_tensors(value: Any, where: str, tensors: dict[str, torch.Tensor]) -
     raise GxError(f"the state at {where} is a {type(value).__name__}, which cannot be kept")
 
 
-def _with_tensors(value: Any, tensors: Mapping[str, torch.Tensor], device: str | torch.device) -> Any:
+def _with_tensors(value: Tree, tensors: Mapping[str, torch.Tensor], device: str | torch.device) -> Tree:
     """The inverse of `_without_tensors`."""
     if isinstance(value, list):
         return [_with_tensors(part, tensors, device) for part in value]

@@ -1,7 +1,6 @@
 """The environments of a run, each behind its guard, stepped together."""
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import gymnasium as gym
 import numpy as np
@@ -12,7 +11,8 @@ from rlpd_gx.errors import GxError
 from rlpd_gx.guardian import GuardedEnv
 from rlpd_gx.rules import Lookahead
 from rlpd_gx.safe_sets import SafeSet
-from rlpd_gx.types import Array, Episode, Observation, Status, Transition
+from rlpd_gx.trees import Json, Tree
+from rlpd_gx.types import Action, Array, Episode, Observation, Status, Transition
 
 
 class Member:
@@ -20,7 +20,7 @@ class Member:
 
     def __init__(self, env: gym.Env, index: int) -> None:
         self.env, self.index = env, index
-        self.observation: Any = None
+        self.observation: Tree = None
         self.restart()
 
     def restart(self) -> None:
@@ -36,7 +36,7 @@ class Member:
             self.score += float(info.get("raw_reward", 0.0))
             self.unsafe_events += bool(info.get("unsafe_event", False))
 
-    def step(self, action: Any) -> tuple[float, bool, bool, dict[str, Any]]:
+    def step(self, action: Action) -> tuple[float, bool, bool, Json]:
         """Propose an action; returns reward, terminated, truncated and info."""
         observation, reward, terminated, truncated, info = self.env.step(action)
         self.observation = learner_view(observation)
@@ -58,7 +58,7 @@ class Member:
         self.restart()
         return done
 
-    def counts(self) -> dict[str, Any]:
+    def counts(self) -> Json:
         """The running counts, for a checkpoint."""
         names = ("score", "length", "corrections", "unsafe_events", "success_steps")
         return {name: getattr(self, name) for name in names}
@@ -139,7 +139,7 @@ class Environments:
         arrays = {name: np.stack([np.asarray(value) for value in column]) for name, column in columns.items()}
         return Transition(proposed_action=proposed, next_observation=self.frame, verdicts=verdicts, **arrays)
 
-    def _step(self, member: Member, proposed: Any, known: Array | None) -> dict[str, Any]:
+    def _step(self, member: Member, proposed: Action, known: Array | None) -> Json:
         """One environment's part of a transition."""
         reward, terminated, truncated, info = member.step(proposed)
         verdict, executed = info.get("guardian"), "guardian_stop" not in info
@@ -160,7 +160,7 @@ class Environments:
             "unsafe_event": bool(info.get("unsafe_event", False)), "executed": executed, "verdicts": verdict,
         }  # fmt: skip
 
-    def _or_only(self, safe_set: SafeSet | None, action: Any) -> SafeSet | None:
+    def _or_only(self, safe_set: SafeSet | None, action: Action) -> SafeSet | None:
         """What is stored for the backup: an empty or unknown set becomes the action that ran, alone."""
         if self.example is None:
             return None

@@ -1,13 +1,13 @@
 """Evaluation: whole episodes of a policy in an environment of its own."""
 
 from dataclasses import asdict, dataclass, field
-from typing import Any
 
 import numpy as np
 import torch
 
 from rlpd_gx.learner import Learner
 from rlpd_gx.loop.environments import Environments
+from rlpd_gx.trees import Json
 from rlpd_gx.types import Episode, Tally, Transition
 
 
@@ -23,7 +23,7 @@ class Evaluation:
         """The score of each episode."""
         return [episode.score for episode in self.episodes]
 
-    def row(self) -> dict[str, Any]:
+    def row(self) -> Json:
         """As a row of metrics."""
         lengths = [episode.length for episode in self.episodes]
         return {
@@ -35,16 +35,16 @@ class Evaluation:
             **self.tally.as_dict(),
         }
 
-    def _success(self) -> dict[str, Any]:
+    def _success(self) -> Json:
         steps = [episode.success_steps for episode in self.episodes if episode.success_steps is not None]
         return {"success_rate": float(np.mean(np.array(steps) > 0)), "success_steps": steps} if steps else {}
 
-    def state(self) -> dict[str, Any]:
+    def state(self) -> Json:
         """For a checkpoint."""
         return {"episodes": [asdict(episode) for episode in self.episodes], "tally": self.tally.as_dict()}
 
     @classmethod
-    def from_state(cls, state: dict[str, Any]) -> "Evaluation":
+    def from_state(cls, state: Json) -> "Evaluation":
         """The inverse of `state`."""
         return cls([Episode(**values) for values in state["episodes"]], Tally.from_dict(state["tally"]))
 

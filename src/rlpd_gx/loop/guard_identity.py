@@ -10,6 +10,7 @@ from rlpd_gx.guardian import Guardian
 from rlpd_gx.guardian.named import BESIDE_RULES
 from rlpd_gx.loop.task import Task
 from rlpd_gx.rules import Atom, conjuncts, fingerprint, unreadable
+from rlpd_gx.trees import JsonMapping
 
 # the embedding is covered by the rules' fingerprint
 OPTIONS = ("state", *(name for name in BESIDE_RULES if name != "embedding"))
@@ -24,7 +25,7 @@ class GuardIdentity:
     """What the fingerprints cannot cover: then they match in no other process."""
 
     @classmethod
-    def of(cls, rules: Any, options: Mapping[str, Any], guard: str, guardian: Guardian) -> "GuardIdentity":
+    def of(cls, rules: Any, options: JsonMapping, guard: str, guardian: Guardian) -> "GuardIdentity":
         """That of rules (one, or a list) with their options, used by a guard."""
         parts = {name: options.get(name) for name in OPTIONS}
         if ":" in guard:  # somebody's own; ours are known by their name, which is a setting

@@ -2,7 +2,7 @@
 
 import sys
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,8 @@ from rlpd_gx.replay.offline.cache import is_dataset
 from rlpd_gx.replay.offline.safe_sets import Missing
 from rlpd_gx.rules import fingerprint
 from rlpd_gx.safe_sets import SafeSet
-from rlpd_gx.types import Array, Context
+from rlpd_gx.trees import JsonMapping, Tree
+from rlpd_gx.types import Array, Context, State
 
 
 def with_rules(
@@ -31,7 +32,7 @@ def with_rules(
     missing: Missing,
     env: str | None,
     *,
-    env_kwargs: Mapping[str, Any] | None = None,
+    env_kwargs: JsonMapping | None = None,
     live_state: str = "",
     state_flag: str = "--state",
 ) -> OfflineDataset:
@@ -76,7 +77,7 @@ def while_replayed(
     rules: str,
     env: str | None,
     *,
-    env_kwargs: Mapping[str, Any] | None = None,
+    env_kwargs: JsonMapping | None = None,
     live_state: str = "",
 ) -> LiveSafeSets | None:
     """The safe sets of `rules` in the emulator that replays an action log, if that is what they read."""
@@ -94,7 +95,7 @@ def while_replayed(
 
     noted = False
 
-    def safe_set(env: Any) -> SafeSet | None:
+    def safe_set(env: gym.Env) -> SafeSet | None:
         nonlocal noted
         try:
             safe_sets = guardian.safe_sets(batch_of_one(live(env, None, {})))
@@ -114,12 +115,12 @@ class StoredStates:
     """Asks a Guardian that only monitors for the safe sets of stored states; see `with_safe_sets`."""
 
     def __init__(
-        self, guardian: Guardian, read: Callable[[Any], Any] | None, state_flag: str = "--state"
+        self, guardian: Guardian, read: Callable[[Tree], State] | None, state_flag: str = "--state"
     ) -> None:
         self.guardian, self.read, self.state_flag = guardian, read, state_flag
         self._row, self._noted = 0, False
 
-    def __call__(self, observations: Any, context: Mapping[str, Any]) -> tuple[SafeSet, Array]:
+    def __call__(self, observations: Tree, context: JsonMapping) -> tuple[SafeSet, Array]:
         """Safe sets of k states, and which are known: not those where a rule fails."""
         time = context["episode_step"]
         previous, known = self._previous(context["previous_action"], time)
@@ -139,7 +140,7 @@ class StoredStates:
             raise _not_finite()
         return verdicts.safe_set, known  # type: ignore[return-value]  # None only where nothing is known
 
-    def _states(self, observations: Any) -> Any:
+    def _states(self, observations: Tree) -> State:
         if self.read is None:
             return observations
         try:
@@ -160,9 +161,7 @@ class StoredStates:
         return previous, known
 
 
-def _world(
-    name: str, env: str | None, named_in_file: str | None, env_kwargs: Mapping[str, Any] | None
-) -> Any:
+def _world(name: str, env: str | None, named_in_file: str | None, env_kwargs: JsonMapping | None) -> Any:
     """The environment of the data: its action space is what the rules speak about."""
     env_id = env or named_in_file
     if env_id is None:

@@ -28,6 +28,7 @@ from rlpd_gx.replay.offline import load as load_offline
 from rlpd_gx.replay.offline.cache import is_dataset
 from rlpd_gx.replay.timeline import Layout
 from rlpd_gx.safe_sets import SafeSet, Spec
+from rlpd_gx.trees import DType, Json, Tree
 from rlpd_gx.types import Array
 
 
@@ -41,9 +42,7 @@ class Task:
         """One environment behind its guard; without rules, the bare environment."""
         return self._guarded(evaluation=evaluation, audit=audit)[0]
 
-    def _guarded(
-        self, *, evaluation: bool = False, audit: Path | None = None
-    ) -> tuple[gym.Env, Any, dict[str, Any]]:
+    def _guarded(self, *, evaluation: bool = False, audit: Path | None = None) -> tuple[gym.Env, Any, Json]:
         """An environment behind its guard, its rules and the options of the guard."""
         run = self.config.run
         kwargs = run.env_kwargs | (dict(describe(run.env).evaluation_kwargs) if evaluation else {})
@@ -113,7 +112,7 @@ class Task:
         source = Path(run.offline)
         if not source.exists():
             raise GxError(f"--offline {source}: there is no such file or folder")
-        options: dict[str, Any] = {}
+        options: Json = {}
         live = None
         if not is_dataset(source) and formats.detect(source) == "action_log":
             options |= describe(run.env).replay_options
@@ -178,7 +177,7 @@ class Task:
     def learner(self) -> Sac:
         """A new learner for these spaces."""
         example, config = self.example, self.learner_config
-        common: dict[str, Any] = {
+        common: Json = {
             "safe_set_spec": example.spec,
             "seed": self.config.run.seed,
             "device": self.device(),
@@ -236,7 +235,7 @@ class Example:
     embedding: Array | None
     rules: Any
     """A rule, several, or None."""
-    options: dict[str, Any]
+    options: Json
     """What the rules' module says beside them: options of `GuardedEnv`."""
 
     @property
@@ -245,14 +244,14 @@ class Example:
         return None if self.safe_set is None else self.safe_set.spec
 
 
-def _frame_dtypes(space: gym.Space, stack: int) -> Any:
+def _frame_dtypes(space: gym.Space, stack: int) -> Tree:
     if isinstance(space, gym.spaces.Dict):
         return trees.map_leaves(_dtype, dict(space.spaces))
     whole = _dtype(space)
     return whole if stack == 1 else np.dtype((whole.base, whole.shape[1:]))
 
 
-def _dtype(space: gym.Space) -> np.dtype[Any]:
+def _dtype(space: gym.Space) -> DType:
     if space.shape is None or space.dtype is None:
         raise GxError(f"the Learner reads arrays (Box, or a dict of them), not {space}")
     # the Learner computes in 32 bits: storing more would only cost memory

@@ -23,6 +23,7 @@ from rlpd_gx.loop.run_folder import RunFolder
 from rlpd_gx.loop.task import Task
 from rlpd_gx.replay.hybrid import Hybrid
 from rlpd_gx.replay.ring import Ring
+from rlpd_gx.trees import Json
 from rlpd_gx.types import Array, Batch, Tally, Transition
 
 CALIBRATION_BLOCKS = 50
@@ -38,7 +39,7 @@ class Watcher(Protocol):
     def step(self, trainer: "Trainer") -> None:
         """Called after each step."""
 
-    def row(self, kind: str, step: int, values: dict[str, Any]) -> None:
+    def row(self, kind: str, step: int, values: Json) -> None:
         """Called with each row of metrics."""
 
 
@@ -184,7 +185,7 @@ class Trainer:
         self.environments.reset(everywhere, [run.seed + i for i in range(run.num_envs)])
         self.begin_episodes(everywhere)
 
-    def train(self, save: Save) -> dict[str, Any]:
+    def train(self, save: Save) -> Json:
         """Go on to the end; `save(trainer)` makes a checkpoint. Returns the result."""
         run, start = self.task.config.run, time.perf_counter()
         with self.signals():
@@ -260,7 +261,7 @@ class Trainer:
         """Whether a multiple of `every` lies in the last step of all environments."""
         return self.step // every > (self.step - len(self.environments)) // every
 
-    def result(self) -> dict[str, Any]:
+    def result(self) -> Json:
         """What came out."""
         run = self.task.config.run
         assert self.last_evaluation is not None
@@ -311,7 +312,7 @@ class Trainer:
     def signals(self) -> Iterator[None]:
         """The first Ctrl-C or SIGTERM ends the run at the next step, with a checkpoint; a second one at once."""
 
-        def note(number: int, frame: Any) -> None:
+        def note(number: int, frame: object) -> None:
             if self.stop_signal is not None:
                 raise KeyboardInterrupt
             self.stop_signal = number
@@ -363,12 +364,12 @@ class Window:
         self.tally, self.sums, self.updates = Tally(), {}, 0
         return values | rates
 
-    def state(self) -> dict[str, Any]:
+    def state(self) -> Json:
         """For a checkpoint."""
         tallies = {"tally": self.tally.as_dict(), "total": self.total.as_dict()}
         return tallies | {"sums": self.sums, "updates": self.updates}
 
-    def load_state(self, state: dict[str, Any]) -> None:
+    def load_state(self, state: Json) -> None:
         """The inverse of `state`."""
         self.tally, self.total = Tally.from_dict(state["tally"]), Tally.from_dict(state["total"])
         self.sums, self.updates = dict(state["sums"]), state["updates"]

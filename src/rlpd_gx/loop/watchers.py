@@ -4,9 +4,10 @@ import math
 import time
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, TextIO
 
 from rlpd_gx.loop.train import Trainer, Watcher
+from rlpd_gx.trees import Json
 
 if TYPE_CHECKING:
     from rich.progress import Progress as Live
@@ -61,7 +62,7 @@ class Progress:
                 self.live.task_ids[0], completed=trainer.step, total=max(run.steps, 1), text=text
             )
 
-    def row(self, kind: str, step: int, values: dict[str, Any]) -> None:
+    def row(self, kind: str, step: int, values: Json) -> None:
         """Remember the last evaluation; print a line with each row of training."""
         if kind == "evaluation":
             self.evaluation = values["mean"]
@@ -139,7 +140,7 @@ class TensorBoard:
         self.trainer = trainer
         self.speed.at(trainer.step)
 
-    def row(self, kind: str, step: int, values: dict[str, Any]) -> None:
+    def row(self, kind: str, step: int, values: Json) -> None:
         """Write the numbers of a row."""
         watched = self.trainer is not None and self.trainer.watches_unsafe_events
         corrects = self.trainer is not None and self.trainer.corrects

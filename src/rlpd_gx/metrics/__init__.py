@@ -17,7 +17,7 @@ __all__ = ["METRICS", "Metric", "find", "measure"]
 
 
 def find(name: str) -> Metric:
-    """The metric of this name: one of ours, or `module:function` of somebody else's."""
+    """The metric of this name: one of ours, or `module:function` of your own."""
     if name in METRICS:
         return METRICS[name]
     if ":" not in name:

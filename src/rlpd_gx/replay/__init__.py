@@ -1,1 +1,1 @@
-"""Ring storage, offline formats, temporal sampling, hybrid mixing."""
+"""Ring storage, offline formats, temporal sampling, hybrid minibatches."""

@@ -5,19 +5,19 @@ import os
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from rlpd_gx import files
 from rlpd_gx.errors import GxError
+from rlpd_gx.trees import Json, JsonMapping
 from rlpd_gx.types import Array
 
 _CHUNK = 1 << 24
 _STATE = "state.json"
 
 
-def write(path: str | os.PathLike[str], arrays: Mapping[str, Array], state: Mapping[str, Any]) -> None:
+def write(path: str | os.PathLike[str], arrays: Mapping[str, Array], state: JsonMapping) -> None:
     """Write a zip of .npy members and one JSON member; the old file stays until the new one is complete."""
     with files.whole_file(Path(path)) as file, zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive:
         archive.writestr(_STATE, json.dumps(state))
@@ -27,13 +27,13 @@ def write(path: str | os.PathLike[str], arrays: Mapping[str, Array], state: Mapp
 
 
 class Reader:
-    """An open archive: its `state`, and its arrays read into memory that exists already."""
+    """An open archive: its `state`, and its arrays, read into existing memory."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self._path = path
         try:
             self._archive = zipfile.ZipFile(path)
-            self.state: dict[str, Any] = json.loads(self._archive.read(_STATE))
+            self.state: Json = json.loads(self._archive.read(_STATE))
         except (OSError, zipfile.BadZipFile, KeyError, json.JSONDecodeError) as error:
             raise GxError(f"{path} cannot be read as a saved state: {error}") from error
 
@@ -53,9 +53,9 @@ class Reader:
                     raise GxError(
                         f"{self._path}: {name} is {dtype} {shape}, not {target.dtype} {target.shape}"
                     )
-                rows: Any = [target] if target.flags.c_contiguous else target
+                rows: list[Array] | Array = [target] if target.flags.c_contiguous else target
                 for row in rows:
-                    flat = memoryview(row.reshape(-1).view(np.uint8))
+                    flat = memoryview(row.reshape(-1).view(np.uint8))  # type: ignore[arg-type]
                     for start in range(0, len(flat), _CHUNK):
                         chunk = flat[start : start + _CHUNK]
                         chunk[:] = member.read(len(chunk))

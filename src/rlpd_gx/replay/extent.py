@@ -1,4 +1,4 @@
-"""Which rows of a timeline may be read now, and how to move among them."""
+"""Which rows of a timeline can be read now, and how to step between them."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from rlpd_gx.types import Array, Observation
 
 @dataclass(eq=False)
 class Extent:
-    """The readable rows of a timeline cut into equal envs, each a ring of its own.
+    """The readable rows of a timeline that is split into equal parts, one ring for each environment (env).
 
     Rows are numbered as in the timeline. The *age* of a row counts the readable rows before it in its env:
-    the seam between the newest and the oldest row lies at the two ends of the ages, and nowhere else.
+    the seam between the newest and the oldest row is at the two ends of the ages.
     """
 
     storage: Storage
     rows_per_env: int
     oldest: Array
-    """[envs] where in its env the oldest readable row lies."""
+    """[envs] position of the oldest readable row in its env."""
     length: Array
-    """[envs] how many rows are readable."""
+    """[envs] number of readable rows."""
     steps: int
     """Readable rows that are steps."""
 
@@ -56,13 +56,13 @@ class Extent:
 
     def age(self, rows: Array) -> Array:
         """Readable rows before each row in its env."""
-        return (rows - self._of_lane(self.oldest, rows)) % self.rows_per_env
+        return (rows - self._of_env(self.oldest, rows)) % self.rows_per_env
 
     def reaches(self, rows: Array, offset: Array | int) -> Array:
         """Whether the row `offset` rows later (earlier if negative) is readable and of the same episode."""
         age = self.age(rows) + offset
-        readable = (age >= 0) & (age < self._of_lane(self.length, rows))
-        # a border in between would have set the count back, so only rows of one episode differ by the offset
+        readable = (age >= 0) & (age < self._of_env(self.length, rows))
+        # an episode border resets the count, so only rows of one episode differ by the offset
         episode_step = self.timeline.episode_step
         return readable & (episode_step[self.shift(rows, offset)] - episode_step[rows] == offset)
 
@@ -75,7 +75,7 @@ class Extent:
 
     def available(self, stack: int, enough: int) -> int:
         """How many rows are usable, or some number above `enough`."""
-        # only the oldest few rows of a env can have lost a part of their stack
+        # only the oldest few rows of an env can have lost a part of their stack
         few = min(stack - 1, self.rows_per_env)
         if not few or self.steps - few * len(self.length) > enough:
             return self.steps
@@ -87,7 +87,7 @@ class Extent:
         """[count] usable rows, each equally likely, with replacement. At least one must be available."""
         rows = np.empty(0, np.int64)
         while len(rows) < count:
-            # a few more than needed, for those that are not usable: a second turn is seldom
+            # a few more than needed, since some are not usable: a second round is rare
             drawn = self._draw_readable(count - len(rows) + count // 16 + 4, generator)
             drawn = drawn[self.usable(drawn, stack)]
             rows = np.concatenate([rows, drawn]) if len(rows) else drawn
@@ -109,8 +109,8 @@ class Extent:
         return nested_observation({name: column[index] for name, column in self.observation_columns.items()})
 
     def _draw_readable(self, count: int, generator: np.random.Generator) -> Array:
-        # A env fills up from its first row on, and is read everywhere once it is full. Floats are as good as
-        # `integers` for less than 2^53 rows, in half the time.
+        # An env is filled from its first row on, and readable everywhere once it is full. For less than 2^53 rows,
+        # floats are as good as `integers` and take half the time.
         ends = np.cumsum(self.length) if len(self.length) > 1 else self.length
         ticket = (generator.random(count) * ends[-1]).astype(np.int64)
         if len(ends) == 1:
@@ -118,6 +118,6 @@ class Extent:
         envs = np.searchsorted(ends, ticket, side="right")
         return envs * self.rows_per_env + ticket - (ends - self.length)[envs]
 
-    def _of_lane(self, values: Array, rows: Array) -> Array:
+    def _of_env(self, values: Array, rows: Array) -> Array:
         """The value of each row's env, from values [envs]."""
         return values[0] if len(values) == 1 else values[rows // self.rows_per_env]

@@ -1,16 +1,16 @@
-"""From drawn rows to a batch: records and frames are copied once, and a batch is made of views of them."""
+"""From drawn rows to a batch: records and frames are copied once, and the batch consists of views of them."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
 from rlpd_gx.replay.extent import Extent
 from rlpd_gx.replay.samplers import Draw
 from rlpd_gx.replay.timeline import nested_observation
+from rlpd_gx.trees import Json
 from rlpd_gx.types import Array, Batch, SpanSteps
 
 
@@ -26,7 +26,7 @@ class Part:
 def assemble(
     parts: Sequence[Part], order: Array | None, shape: tuple[int, int], *, stack: int, gamma: float
 ) -> Batch:
-    """A batch of `shape` [U, B]; its place i gets row `order[i]` of all parts, laid one after the other."""
+    """A batch of `shape` [U, B]; position i gets row `order[i]` of the concatenated parts."""
     reader = _Reader(parts, order, shape)
     rows = [part.draw.rows for part in parts]
     lengths = [part.draw.length for part in parts if part.draw.length is not None]
@@ -57,7 +57,7 @@ def assemble(
     )
 
 
-def _step_target(here: Array, gamma: float) -> dict[str, Any]:
+def _step_target(here: Array, gamma: float) -> Json:
     return {
         "reward": here["reward"],
         "discount": np.float32(gamma) * ~here["terminated"],
@@ -68,7 +68,7 @@ def _step_target(here: Array, gamma: float) -> dict[str, Any]:
     }
 
 
-def _span_target(reader: _Reader, lengths: Sequence[Array], stack: int, gamma: float) -> dict[str, Any]:
+def _span_target(reader: _Reader, lengths: Sequence[Array], stack: int, gamma: float) -> Json:
     draw, length = reader.parts[0].draw, reader.join(lengths)
     places = np.arange(draw.horizon)
     # [n, horizon] the rows of each span, its last one repeated where it is shorter
@@ -79,7 +79,7 @@ def _span_target(reader: _Reader, lengths: Sequence[Array], stack: int, gamma: f
     records = reader.records(steps)
     inside = places < length[..., None]
     reward, last = records["reward"] * inside, records[..., -1]
-    target: dict[str, Any] = {
+    target: Json = {
         "reward": (reward @ gamma**places).astype(np.float32),
         "discount": (gamma**length * ~last["terminated"]).astype(np.float32),
         "terminated": last["terminated"],
@@ -135,7 +135,7 @@ class _Reader:
         return self._in_order(values[0] if len(values) == 1 else np.concatenate(values))
 
     def _take(self, columns: Sequence[Array], rows: Sequence[Array]) -> Array:
-        # The rows are known to exist: any mode but "raise" lets numpy write into `out` without a second copy.
+        # The rows exist: any mode but "raise" lets numpy write into `out` without a second copy.
         if len(rows) == 1:
             return self._in_order(columns[0].take(rows[0], 0, mode="clip"))
         out = np.empty((sum(map(len, rows)), *rows[0].shape[1:], *columns[0].shape[1:]), columns[0].dtype)

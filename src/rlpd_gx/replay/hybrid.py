@@ -1,8 +1,6 @@
 """Hybrid data: every minibatch holds an exact number of online rows, the rest is offline."""
 
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import Any
 
 import numpy as np
 
@@ -13,9 +11,10 @@ from rlpd_gx.replay.gather import Part, assemble
 from rlpd_gx.replay.ring import Ring
 from rlpd_gx.replay.samplers import Sampler
 from rlpd_gx.replay.timeline import Timeline
+from rlpd_gx.trees import Json, JsonMapping, Tree
 from rlpd_gx.types import Array, Batch
 
-_ROW = 1 << 32  # the carried remainder counts in this fraction of a row: whole numbers do not drift
+_ROW = 1 << 32  # the carried remainder is counted in this fraction of a row: integers do not drift
 
 
 @dataclass
@@ -34,7 +33,7 @@ class Hybrid:
     """Samples [updates, batch_size] blocks from an online ring and offline data; either may be left out.
 
     `gamma` is the discount of one step. `stack` frames make an observation (1: no stacking).
-    The generator is used by nothing else, and is saved with the rest.
+    The generator must not be used elsewhere; it is saved with the rest.
     """
 
     def __init__(
@@ -64,18 +63,20 @@ class Hybrid:
         self._batch_size, self._updates, self._stack, self._gamma = batch_size, updates, stack, gamma
         self._carry = 0
 
-    def sample(self, mix: float, interval: int = 1) -> Batch:
-        """A block [updates, batch_size, ...] with a share `mix` of online rows in each minibatch.
+    def sample(self, online_ratio: float, interval: int = 1) -> Batch:
+        """A block [updates, batch_size, ...] with a fraction `online_ratio` of online rows in each minibatch.
 
         Where that is not a whole number, the remainder is carried to the next minibatch.
         """
-        if not 0.0 <= mix <= 1.0:
-            raise GxError(f"mix is the share of online rows and must lie in [0, 1], got {mix}")
+        if not 0.0 <= online_ratio <= 1.0:
+            raise GxError(
+                f"online_ratio is the fraction of online rows and must be in [0, 1], got {online_ratio}"
+            )
         if interval < 1:
             raise GxError(f"interval must be 1 step or more, got {interval}")
-        available = self._available(mix)
-        wanted = self._wanted(mix)
-        # with nothing to stand in for them, the rows there are come up more than once
+        available = self._available(online_ratio)
+        wanted = self._wanted(online_ratio)
+        # without offline data to replace them, the existing rows are drawn more than once
         online = wanted if self._offline is None else [min(count, available) for count in wanted]
         offline = [self._batch_size - count for count in online]
         parts = []
@@ -89,24 +90,24 @@ class Hybrid:
         order = self._order(online) if len(parts) > 1 and self._updates > 1 else None
         return assemble(parts, order, (self._updates, self._batch_size), stack=self._stack, gamma=self._gamma)
 
-    def state(self) -> dict[str, Any]:
-        """Carried remainder, counts and generator, as JSON can hold them; the ring is kept apart."""
+    def state(self) -> Json:
+        """Carried remainder, counts and generator as JSON values; the ring is saved separately."""
         return {
             "carry": self._carry,
             "counts": asdict(self.counts),
             "generator": trees.map_leaves(_plain, self._generator.bit_generator.state),
         }
 
-    def load_state(self, state: Mapping[str, Any]) -> None:
-        """Take over what `state` gave."""
+    def load_state(self, state: JsonMapping) -> None:
+        """Restore what `state` returned."""
         if (kind := state["generator"]["bit_generator"]) != type(self._generator.bit_generator).__name__:
             raise GxError(f"the generator saved is a {kind}; pass np.random.Generator of one")
         self._generator.bit_generator.state = state["generator"]
         self._carry, self.counts = state["carry"], Counts(**state["counts"])
 
-    def _wanted(self, mix: float) -> list[int]:
+    def _wanted(self, online_ratio: float) -> list[int]:
         """[updates] online rows of each minibatch, by rounding to the nearest and carrying the rest."""
-        exact = round(mix * self._batch_size * _ROW)
+        exact = round(online_ratio * self._batch_size * _ROW)
         wanted = []
         for _ in range(self._updates):
             rows = (exact + self._carry + _ROW // 2) // _ROW
@@ -114,16 +115,16 @@ class Hybrid:
             wanted.append(rows)
         return wanted
 
-    def _available(self, mix: float) -> int:
-        """How many online rows there are, or a sentence if this mix cannot be had."""
+    def _available(self, online_ratio: float) -> int:
+        """The number of online rows; raises if this ratio cannot be sampled."""
         if self.online is None:
-            if mix > 0:
-                raise GxError(f"mix is {mix}, but there is no online ring to sample from")
+            if online_ratio > 0:
+                raise GxError(f"online_ratio is {online_ratio}, but there is no online ring to sample from")
             return 0
         available = self.online.extent.available(self._stack, enough=self._batch_size)
         if self._offline is None:
-            if mix < 1:
-                raise GxError(f"mix is {mix}, but there is no offline data for the rest")
+            if online_ratio < 1:
+                raise GxError(f"online_ratio is {online_ratio}, but there is no offline data for the rest")
             if not available:
                 raise GxError("the online ring holds no step yet, and there is no offline data to begin with")
         return available
@@ -138,7 +139,7 @@ class Hybrid:
         return Part(extent, is_online, draw)
 
     def _order(self, online: list[int]) -> Array:
-        """[updates * batch_size] which row goes where, if all online rows lie before all offline ones."""
+        """[updates * batch_size] which row goes where, with all online rows before all offline ones."""
         is_online = (np.arange(self._batch_size) < np.array(online)[:, None]).ravel()
         order = np.empty(len(is_online), np.int64)
         order[is_online] = np.arange(sum(online))
@@ -146,6 +147,6 @@ class Hybrid:
         return order
 
 
-def _plain(part: Any) -> Any:
-    """A part of a generator's state as JSON can hold it; some kinds keep arrays."""
+def _plain(part: Tree) -> Tree:
+    """A part of a generator's state as JSON values; some kinds hold arrays."""
     return part.tolist() if isinstance(part, np.ndarray) else part

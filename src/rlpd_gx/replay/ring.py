@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -14,6 +13,7 @@ from rlpd_gx.errors import GxError
 from rlpd_gx.replay.extent import Extent
 from rlpd_gx.replay.storage import Storage
 from rlpd_gx.replay.timeline import Layout
+from rlpd_gx.trees import DType, Json, JsonMapping
 from rlpd_gx.types import Array, Observation, Transition
 
 
@@ -21,13 +21,13 @@ class Ring:
     """Rows of experience from `num_envs` environments in one allocation (or one memory-mapped file).
 
     Each environment writes into its own `capacity // num_envs` rows, so its episodes stay side by side.
-    The newest row of an environment is its present observation; a step is written into that row when it is taken:
+    The newest row of an environment is its current observation; a step from it is written into that row:
 
         ring.begin(observation, safe_set)               after a reset
         ring.add(transition)                            after each step
         ring.begin(observation, safe_set, where=ended)  after each reset of some environments
 
-    Safe sets that are known only later are written with `ring.complete(safe_set)`.
+    Safe sets that become known later are written with `ring.complete(safe_set)`.
 
     An environment that resets itself at its *next* step takes no step then: it is not `executed` in that transition,
     and `begin` is called for it.
@@ -56,12 +56,12 @@ class Ring:
         self._first_row = np.arange(num_envs) * rows_per_env
         self._written = np.zeros(
             num_envs, np.int64
-        )  # rows ever begun in each env: row n lies at n % rows_per_env
+        )  # rows ever begun in each env: row n is at n % rows_per_env
         self._open = np.zeros(num_envs, np.bool_)  # whether a step may be taken from the newest row
 
     @property
     def num_envs(self) -> int:
-        """How many environments write."""
+        """Number of environments."""
         return len(self._written)
 
     def __repr__(self) -> str:
@@ -75,7 +75,7 @@ class Ring:
     ) -> None:
         """Start an episode in each env (of `where` [envs] bool). Both arguments are [envs, ...].
 
-        An episode that was still running is cut there: its last step becomes truncated.
+        An episode that was still running ends there: its last step becomes truncated.
         """
         envs = self._chosen(where)
         values = self._checked_arrival(observation, safe_set)
@@ -83,7 +83,7 @@ class Ring:
         newest = self._newest(envs)
         running = self._open[envs] & (episode_step[newest] > 0)
         self.timeline.truncated[self.extent.shift(newest[running], -1)] = True
-        # an episode without a step leaves nothing: its only row is used again
+        # an episode without a step leaves nothing: its only row is reused
         again = self._open[envs] & (episode_step[newest] == 0)
         self._advance(envs[~again])
         self._write_observation(envs, values, np.zeros(len(envs), np.int32))
@@ -126,8 +126,8 @@ class Ring:
         checked = self._checked({"safe_set": safe_set})
         self.timeline.safe_set[self._newest(envs)] = checked["safe_set"][envs]
 
-    def state(self) -> tuple[dict[str, Array], dict[str, Any]]:
-        """All it takes to go on: the used part of all arrays [envs, used, ...], and what JSON can hold.
+    def state(self) -> tuple[dict[str, Array], Json]:
+        """Everything needed to resume: the used part of all arrays [envs, used, ...], and JSON values.
 
         Since an earlier state, rows have changed from `written - 2` of that state on: a step completes the
         newest row, and a cut truncates the one before it.
@@ -144,10 +144,10 @@ class Ring:
             "steps": self.extent.steps,
         }
 
-    def restore(self, read: Callable[[str, Array], None], state: Mapping[str, Any]) -> None:
-        """Take over a saved state; `read(name, target)` fills a target [envs, used, ...] with an array.
+    def restore(self, read: Callable[[str, Array], None], state: JsonMapping) -> None:
+        """Restore a saved state; `read(name, target)` fills a target [envs, used, ...] with an array.
 
-        A ring that was never full may go on in a larger one.
+        A ring that was never full may be restored into a larger one.
         """
         if state["shape"] != self._shape():
             raise GxError(f"the saved ring is {state['shape']}, but this one is {self._shape()}")
@@ -161,7 +161,7 @@ class Ring:
                 read(name, column[:, : state["used"]])
                 column[:, state["used"] :] = 0
         except BaseException:
-            self._clear()  # half of another ring must never be sampled
+            self._clear()  # a half-restored ring must never be sampled
             raise
         self._written[:], self._open[:] = state["written"], state["open"]
         self.extent.oldest[:], self.extent.length[:] = state["oldest"], state["length"]
@@ -191,7 +191,7 @@ class Ring:
         return np.flatnonzero(mask)
 
     def _checked(self, values: Mapping[str, npt.ArrayLike]) -> dict[str, Array]:
-        """The values as arrays, all refused before anything is written."""
+        """The values as arrays; all are checked before anything is written."""
         checked = {}
         for name, value in values.items():
             dtype, array = self._dtypes[name], np.asarray(value)
@@ -205,7 +205,7 @@ class Ring:
         parts = trees.named_leaves(observation, "observation")
         if parts.keys() != {name for name in self._dtypes if name.startswith("observation")}:
             raise GxError(f"the observation must be {self.layout.observation}, got {sorted(parts)}")
-        if safe_set is None:  # zeros until it is completed: the row may hold the one of an older state
+        if safe_set is None:  # zeros until it is completed: the row may still hold the set of an older state
             code = self._dtypes["safe_set"]
             safe_set = np.zeros((self.num_envs, *code.shape), code.base)
         return self._checked({**parts, "safe_set": safe_set})
@@ -214,7 +214,7 @@ class Ring:
         return self._first_row[envs] + (self._written[envs] - 1) % self.extent.rows_per_env
 
     def _advance(self, envs: Array) -> None:
-        """Move the newest row of each env one further, over the oldest where the env is full."""
+        """Advance the newest row of each env by one, over the oldest where the env is full."""
         extent = self.extent
         self._written[envs] += 1
         rows = self._newest(envs)
@@ -231,8 +231,8 @@ class Ring:
         self.timeline.episode_step[rows] = episode_step
 
 
-def _cast(action: npt.ArrayLike, dtype: np.dtype[Any]) -> Array:
-    """Actions in the number type of the buffer; environments are not strict about theirs."""
+def _cast(action: npt.ArrayLike, dtype: DType) -> Array:
+    """Actions in the dtype of the buffer; environments are not strict about theirs."""
     array = np.asarray(action)
     same = array.dtype.kind == dtype.kind or {array.dtype.kind, dtype.kind} <= {"i", "u"}
     return array.astype(dtype, copy=False) if same else array

@@ -1,6 +1,6 @@
 """Samplers: which rows make a minibatch, and over how many steps each target spans.
 
-A sampler knows nothing of storage but the `Extent` it draws from. `interval` is Delta(t) of DTS.
+A sampler uses storage only through the `Extent` it draws from. `interval` is Delta(t) of DTS.
 """
 
 import math
@@ -21,16 +21,16 @@ Probability = Callable[[Observation, Array, Array], Array]
 
 @dataclass(frozen=True, eq=False)
 class Draw:
-    """Rows for U minibatches of n each, and what is to be made of them."""
+    """Rows for U minibatches of n each, and how long their targets are."""
 
     rows: Array
     """[U, n] each a step."""
     filled: Array | None = None
     """[U, n] bool: drawn at random, because the episode was too short for its window (None: none was)."""
     length: Array | None = None
-    """[U, n] steps from each row to where its target bootstraps (None: one each)."""
+    """[U, n] steps from each row to where its target bootstraps (None: all 1)."""
     horizon: int = 1
-    """What `length` never exceeds."""
+    """The largest possible `length`."""
     all_steps: bool = False
     """Whether the Learner needs every step inside a span."""
 
@@ -71,7 +71,7 @@ class Uniform:
 class Stride:
     """DTS as stride: windows of `width` transitions from one episode, `interval` steps apart.
 
-    Each window holds a row drawn uniformly, at a place drawn uniformly among those where the window fits. In
+    Each window holds a row drawn uniformly, at a position drawn uniformly among those where the window fits. In
     an episode too short for it, every row that fits is used, and the rest are drawn uniformly from all data.
     """
 
@@ -95,7 +95,7 @@ class Stride:
         anchor = extent.draw(updates * windows, stack, generator)[:, None]
         places = np.arange(1 - width, width)
         near = extent.shift(anchor, places * interval)
-        # the good places are a run around the anchor
+        # the valid positions are consecutive around the anchor
         good = extent.reaches(anchor, places * interval) & extent.usable(near, stack)
         back = np.count_nonzero(good[:, : width - 1], axis=1)
         ahead = np.count_nonzero(good[:, width:], axis=1)
@@ -109,17 +109,17 @@ class Stride:
 
 
 def fixed(width: int = 16) -> Stride:
-    """Contiguous windows of constant width, whatever DTS says."""
+    """Contiguous windows of constant width, independent of DTS."""
     return Stride(width, constant_interval=1)
 
 
 @dataclass(frozen=True)
 class Span:
-    """DTS as span: independent transitions whose targets jump `interval` steps.
+    """DTS as span: independent transitions with `interval`-step targets.
 
     A span ends early where its episode ends, and before the first *later* action that is forbidden (margin
-    below zero; an unknown margin, NaN, does not cut). Left at that, it evaluates the policy of the data:
-    `cut` also ends it before the first later action to which the policy gives less than `threshold`;
+    below zero; an unknown margin, NaN, does not cut). Without further correction it evaluates the behaviour policy:
+    `cut` also ends it before the first later action whose probability under the policy is below `threshold`;
     `tree-backup` makes the batch carry every step (`Batch.span_steps`), for the Learner to correct.
     """
 
@@ -151,7 +151,7 @@ class Span:
         """[n] steps from each row that one target may span."""
         later = extent.shift(rows[:, None], np.arange(1, interval))
         allowed = ~(extent.timeline.margin[later] < 0)
-        # the last row of an episode, and the newest of a ring, are no steps: no span gets past them
+        # the last row of an episode, and the newest of a ring, are no steps: no span goes beyond them
         goes_on = np.logical_and.accumulate(extent.timeline.is_step[later] & allowed, axis=1)
         if self.probability is not None and goes_on.any():
             steps = later[goes_on]

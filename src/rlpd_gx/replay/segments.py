@@ -1,9 +1,8 @@
-"""A ring kept on disk in append-only segments: saving it again costs what was added since, not all of it."""
+"""A ring saved in append-only segments: each save writes only what was added since the last one."""
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -11,6 +10,7 @@ from rlpd_gx import files, trees
 from rlpd_gx.errors import GxError
 from rlpd_gx.replay import archive
 from rlpd_gx.replay.ring import Ring
+from rlpd_gx.trees import Json, JsonMapping
 from rlpd_gx.types import Array
 
 
@@ -22,13 +22,13 @@ class Segments:
         segments.restore(ring, checkpoint["segments"], checkpoint["ring"])
         segments.prune(files that some kept checkpoint needs)
 
-    `names` lists the segments which the last append or restore needs, in order, as JSON can hold it: name, sha256,
-    and the rows [first, stop) of each env, counted since the env's beginning.
+    `names` lists the segments of the last append or restore in order, as JSON values: name, sha256,
+    and the rows [first, stop) of each env, counted from the env's first row ever.
     """
 
     def __init__(self, folder: str | os.PathLike[str]) -> None:
         self.folder = Path(folder)
-        self.names: list[dict[str, Any]] = []
+        self.names: list[Json] = []
         self._written: Array | None = None  # [envs] rows of the ring when it was last appended
 
     @property
@@ -46,7 +46,7 @@ class Segments:
         envs, places = _places(first, written, rows_per_env)
         path = self.folder / f"{self._last_number() + 1:06d}.zip"
         rows = {"first": first.tolist(), "stop": written.tolist()}
-        for leftover in self.folder.glob(".*"):  # of a process that was killed while it wrote
+        for leftover in self.folder.glob(".*"):  # of a process that was killed while writing
             leftover.unlink()
         try:
             archive.write(path, trees.index(arrays, (envs, places)), rows)
@@ -56,8 +56,8 @@ class Segments:
         self.names.append({"name": path.name, "sha256": files.sha256(path)} | rows)
         self._written = written
 
-    def restore(self, ring: Ring, names: Sequence[Mapping[str, Any]], state: Mapping[str, Any]) -> None:
-        """Fill a ring of the same shape from these segments; `state` is what `ring.state()` gave for JSON."""
+    def restore(self, ring: Ring, names: Sequence[JsonMapping], state: JsonMapping) -> None:
+        """Fill a ring of the same shape from these segments; `state` is the JSON part of `ring.state()`."""
         for entry in names:
             path = self.folder / entry["name"]
             if not path.is_file():
@@ -90,12 +90,12 @@ class Segments:
         return sorted(self.folder.glob("[0-9]*.zip"))
 
     def _last_number(self) -> int:
-        """Numbers of files are never used twice while one is there: an older checkpoint may need it."""
+        """The highest number in use; numbers of existing files are not reused, as older checkpoints may need them."""
         return max((int(path.stem) for path in self._all()), default=0)
 
 
 def _places(first: Array, stop: Array, rows_per_env: int) -> tuple[Array, Array]:
-    """[n] env and [n] place in it of the rows [first, stop) of every env."""
+    """[n] env and [n] position in it of the rows [first, stop) of every env."""
     counts = stop - first
     envs = np.repeat(np.arange(len(counts)), counts)
     before = np.repeat(np.cumsum(counts) - counts, counts)

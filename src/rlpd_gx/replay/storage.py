@@ -1,16 +1,16 @@
-"""Where rows lie in memory: what a transition needs of a row is one place, not one in each column."""
+"""Rows in memory: all that a transition needs of a row is in one place, not one in each column."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
 from rlpd_gx.errors import GxError
 from rlpd_gx.replay.timeline import Layout, Timeline
+from rlpd_gx.trees import DType
 from rlpd_gx.types import Array
 
 _ALIGNMENT = 64  # one cache line
@@ -19,9 +19,9 @@ _LARGE = 1024  # bytes; an observation above this stays a column of its own
 
 @dataclass(frozen=True, eq=False)
 class Storage:
-    """A timeline whose columns are views of one record for each row; only large observations lie apart.
+    """A timeline whose columns are views of one record for each row; only large observations are separate.
 
-    Sampling waits for memory, and a record costs one wait where ten columns cost ten.
+    Sampling is bound by memory latency: a record costs one cache miss where ten columns cost ten.
     """
 
     timeline: Timeline
@@ -65,10 +65,10 @@ class Storage:
         return cls(Timeline.from_columns(columns), records, large)
 
 
-def record_dtype(layout: Layout) -> np.dtype[Any]:
+def record_dtype(layout: Layout) -> DType:
     """All small columns of a row, each aligned."""
     small = [item for item in layout.columns().items() if item[0] not in _large(layout)]
-    small.sort(key=lambda item: -item[1].base.itemsize)  # so that alignment wastes nothing in between
+    small.sort(key=lambda item: -item[1].base.itemsize)  # so that alignment needs no padding in between
     return np.dtype(small, align=True)
 
 
@@ -78,7 +78,7 @@ def nbytes(layout: Layout, rows: int) -> int:
     return large + rows * record_dtype(layout).itemsize
 
 
-def _large(layout: Layout) -> dict[str, np.dtype[Any]]:
+def _large(layout: Layout) -> dict[str, DType]:
     return {name: dtype for name, dtype in layout.columns().items() if dtype.itemsize > _LARGE}
 
 

@@ -1,6 +1,6 @@
 """The one layout of stored experience, shared by the online ring and offline data.
 
-Rows lie in time order, the rows of an episode side by side. Row j holds one observation and the safe set
+Rows are in time order, the rows of an episode contiguous. Row j holds one observation and the safe set
 there and, if a step was taken from it, that step. An episode of T steps takes T + 1 rows: the last one holds
 the observation after the last step and has `is_step` False. So s' is always row j + 1.
 """
@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
-from typing import Any
 
 import numpy as np
 
 from rlpd_gx import trees
 from rlpd_gx.errors import GxError
+from rlpd_gx.trees import DType, Json
 from rlpd_gx.types import Array, Observation
 
 
@@ -27,11 +27,11 @@ class Timeline:
     is_step: Array
     """[n] bool. False in the last row of each episode."""
     episode_step: Array
-    """[n] int32. How many rows of the same episode lie before this one."""
+    """[n] int32. Number of rows of the same episode before this one."""
     proposed_action: Array
-    """[n, ...] what the policy wanted."""
+    """[n, ...] what the policy proposed."""
     executed_action: Array
-    """[n, ...] what was done; same dtype and shape as proposed."""
+    """[n, ...] what was executed; same dtype and shape as proposed."""
     reward: Array
     """[n] float32."""
     terminated: Array
@@ -45,7 +45,7 @@ class Timeline:
     unsafe_event: Array
     """[n] bool. Something the rules exist to prevent was seen after this step."""
     extras: Mapping[str, Array] = field(default_factory=dict)
-    """Further columns [n, ...] that travel with the data; never sampled."""
+    """Further columns [n, ...] kept with the data; never sampled."""
 
     def __post_init__(self) -> None:
         rows = len(self.is_step)
@@ -80,7 +80,7 @@ class Timeline:
     @classmethod
     def from_columns(cls, flat: Mapping[str, Array]) -> Timeline:
         """The inverse of `columns`."""
-        nested: dict[str, Any] = {}
+        nested: Json = {}
         for name, column in flat.items():
             parent, _, key = name.partition("/")
             if key:
@@ -124,11 +124,11 @@ class Layout:
     Each is a numpy dtype with a shape: `np.dtype((np.uint8, (84, 84)))`.
     """
 
-    observation: np.dtype[Any] | Mapping[str, np.dtype[Any]]
-    action: np.dtype[Any]
-    safe_set: np.dtype[Any]
+    observation: DType | Mapping[str, DType]
+    action: DType
+    safe_set: DType
 
-    def columns(self) -> dict[str, np.dtype[Any]]:
+    def columns(self) -> dict[str, DType]:
         """Row dtype of every column, by flat name (see `Timeline.columns`)."""
         observation = trees.named_leaves(self.observation, "observation")
         single, whole, flag = np.dtype(np.float32), np.dtype(np.int32), np.dtype(np.bool_)
@@ -153,5 +153,5 @@ def nested_observation(flat: Mapping[str, Array]) -> Observation:
     return {name.removeprefix("observation/"): part for name, part in flat.items()}
 
 
-def _row_dtype(column: Array) -> np.dtype[Any]:
+def _row_dtype(column: Array) -> DType:
     return np.dtype((column.dtype, column.shape[1:]))

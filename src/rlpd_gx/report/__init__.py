@@ -1,4 +1,4 @@
-"""Reports read run folders, never models: what is in the files is all they know."""
+"""Reports read run folders, never models: they use only what is in the files."""
 
 from rlpd_gx.report.comparison import write_comparison
 from rlpd_gx.report.page import write_report

@@ -131,7 +131,7 @@ def axis_number(value: float, among: Sequence[float], percent: bool = False) -> 
 
 
 def _decimals(step: float) -> int:
-    """As many as it takes to distinguish neighbours."""
+    """As many as neighbours need to differ."""
     return next((n for n in range(8) if abs(round(step, n) - step) < 1e-9 * step), 8)
 
 
@@ -157,7 +157,7 @@ def _drawn(series: Series, x: "Scale", y: "Scale", floor: int, percent: bool) ->
 
 
 def number(value: float) -> str:
-    """A number for people: whole ones with thousands, others with four digits that count."""
+    """A number for people: whole ones with thousands separators, others with four significant digits."""
     if isinstance(value, int) or (float(value).is_integer() and abs(value) < 1e12):
         return f"{int(value):,}"
     if abs(value) >= 1_000:
@@ -183,7 +183,7 @@ def _mean(values: Sequence[float]) -> float:
 
 
 class Scale:
-    """A straight line from numbers to places in the picture."""
+    """A linear map from numbers to positions in the picture."""
 
     def __init__(self, low: float, high: float, first: float, last: float) -> None:
         self.low, self.first = low, first

@@ -1,16 +1,16 @@
-"""`report.html` of a run: one file that needs nothing else, for people who were not there."""
+"""`report.html` of a run: one self-contained file."""
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from html import escape
 from importlib.resources import files
 from pathlib import Path
-from typing import Any
 
 from rlpd_gx.files import write_bytes
 from rlpd_gx.report.charts import Series, binned, chart, legend, number, running_mean, thinned
 from rlpd_gx.report.records import Run, is_number, read_run
 from rlpd_gx.report.words import count, phases, results, unsafe_episodes
+from rlpd_gx.trees import JsonMapping
 
 WINDOW = 20  # episodes in the running mean of returns
 _RATES = {  # column -> name and kind of line; corrections usually coincide with forbidden proposals, so they are dashed
@@ -18,7 +18,7 @@ _RATES = {  # column -> name and kind of line; corrections usually coincide with
     "forbidden_proposals_rate": ("forbidden proposals", "line"),
     "corrections_rate": ("corrections", "dashed"),
 }
-_LEARNING = {  # what is shown first, and what it means
+_LEARNING = {  # the columns shown first, and their titles
     "critic_loss": "Critic loss",
     "actor_loss": "Actor loss",
     "q_mean": "Mean Q of the batch",
@@ -215,7 +215,7 @@ def _learning(run: Run) -> str:
         return "<p class='empty'>No row of training metrics was logged yet.</p>"
     size = max(1, -(-len(run.of("train")) // 400))
     caption = "Means over the updates since the previous row" + (
-        f"; each point stands for {size} rows." if size > 1 else "."
+        f"; each point is the mean of {size} rows." if size > 1 else "."
     )
     folded = f"<details><summary>{len(more)} more</summary>{_small(run, more)}</details>" if more else ""
     return f'<p class="caption">{caption}</p>{_small(run, first)}{folded}'
@@ -238,7 +238,7 @@ def _audit(run: Run) -> str:
     return "".join(_nested("", audit))
 
 
-def _nested(title: str, values: Mapping[str, Any]) -> Iterable[str]:
+def _nested(title: str, values: JsonMapping) -> Iterable[str]:
     """A table of the plain values; a table of their own for dicts, side by side where they have one form."""
     plain = [(_words(key), value) for key, value in values.items() if not isinstance(value, dict)]
     if title:
@@ -292,7 +292,7 @@ def _figure(
     return f"<figure><h3>{escape(title)}</h3>{legend(series)}{drawn}<figcaption>{escape(caption)}</figcaption></figure>"
 
 
-def table(heads: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
+def table(heads: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
     """The first column names the rows; numbers are aligned to the right."""
     names = "".join(f'<th scope="col">{escape(head)}</th>' for head in heads)
     head = f"<thead><tr>{names}</tr></thead>" if heads else ""
@@ -312,7 +312,7 @@ def section(title: str, content: str) -> str:
     return f"<section><h2>{escape(title)}</h2>{content}</section>"
 
 
-def _shown(value: Any) -> str:
+def _shown(value: object) -> str:
     if is_number(value):
         return number(value)
     if value is None or value == "" or value == {} or value == []:
@@ -326,12 +326,12 @@ def _words(name: str) -> str:
     return name.replace("_", " ")
 
 
-def _sum(rows: Iterable[Mapping[str, Any]], name: str) -> int | None:
+def _sum(rows: Iterable[JsonMapping], name: str) -> int | None:
     values = [row[name] for row in rows if is_number(row.get(name))]
     return sum(values) if values else None
 
 
-def _share(count: Any, steps: Any, of_what: str, scale: float) -> str:
+def _share(count: object, steps: object, of_what: str, scale: float) -> str:
     if not is_number(count) or not is_number(steps) or not steps:
         return ""
     space = "" if of_what.startswith("%") else " "

@@ -1,13 +1,14 @@
-"""The files of a run as a report reads them: whatever is missing or damaged becomes a sentence."""
+"""The files of a run as a report reads them: what is missing or damaged becomes a note."""
 
 import json
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeGuard
+from typing import TypeGuard
 
 from rlpd_gx.errors import GxError
+from rlpd_gx.trees import Json
 
 Points = tuple[list[float], list[float]]
 """Steps, and the values there."""
@@ -18,10 +19,10 @@ class Run:
     """What a run folder holds."""
 
     folder: Path
-    config: dict[str, Any]
-    versions: dict[str, Any]
-    result: dict[str, Any]
-    rows: list[dict[str, Any]]
+    config: Json
+    versions: Json
+    result: Json
+    rows: list[Json]
     """Of metrics.jsonl, by step."""
     notes: list[str]
     """What is missing."""
@@ -45,23 +46,23 @@ class Run:
 
     @property
     def watches_unsafe_events(self) -> bool:
-        """Whether anything looked for unsafe events."""
+        """Whether unsafe events were looked for."""
         if isinstance(watched := self.result.get("unsafe_events_watched"), bool):
             return watched
         return any(row.get("unsafe_events") for row in self.rows)
 
     @property
-    def last_evaluation(self) -> dict[str, Any]:
+    def last_evaluation(self) -> Json:
         """The row of the last evaluation."""
         evaluations = self.of("evaluation")
         return evaluations[-1] if evaluations else self.result.get("evaluation") or {}
 
     @property
     def last_step(self) -> float:
-        """Of all rows."""
+        """The last step of any row."""
         return float(self.rows[-1]["step"]) if self.rows else 0.0
 
-    def of(self, kind: str) -> list[dict[str, Any]]:
+    def of(self, kind: str) -> list[Json]:
         """The rows of one kind."""
         return [row for row in self.rows if row["kind"] == kind]
 
@@ -71,8 +72,8 @@ class Run:
         return [step for step, _ in found], [value for _, value in found]
 
 
-def is_number(value: Any) -> TypeGuard[float]:
-    """Whether it is a finite number, and no truth value."""
+def is_number(value: object) -> TypeGuard[float]:
+    """Whether it is a finite number, not a boolean."""
     return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
 
@@ -87,7 +88,7 @@ def read_run(folder: Path) -> Run:
     return Run(folder, config, versions, result, rows, notes)
 
 
-def _json(path: Path, notes: list[str]) -> dict[str, Any]:
+def _json(path: Path, notes: list[str]) -> Json:
     try:
         value = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -105,7 +106,7 @@ def _json(path: Path, notes: list[str]) -> dict[str, Any]:
 _MEANING = {"result.json": ": the run has not ended yet, or was stopped. Figures are those so far."}
 
 
-def _rows(path: Path, notes: list[str]) -> list[dict[str, Any]]:
+def _rows(path: Path, notes: list[str]) -> list[Json]:
     if not path.is_file():
         notes.append(f"{path.name} is not there: nothing was measured yet.")
         return []

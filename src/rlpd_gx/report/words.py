@@ -1,10 +1,10 @@
-"""Counts of a run in words, the same on the terminal and on the page: what was not watched is not called none."""
+"""Counts of a run in words, the same on the terminal and on the page: what was not counted is not shown as none."""
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from rlpd_gx.report.charts import number
 from rlpd_gx.report.records import Run, is_number
+from rlpd_gx.trees import Json, JsonMapping
 
 COUNTS = {
     "steps": "Environment steps",
@@ -18,7 +18,7 @@ COUNTS = {
 }
 
 
-def count(run: Run, counts: Mapping[str, Any], key: str) -> str:
+def count(run: Run, counts: JsonMapping, key: str) -> str:
     """A count in words."""
     if key == "unsafe_events" and not run.watches_unsafe_events:
         return "not watched"
@@ -38,7 +38,7 @@ def unsafe_episodes(run: Run) -> str:
     return f"{number(sum(bool(row.get('unsafe_events')) for row in episodes))} of {number(len(episodes))}"
 
 
-def phases(run: Run) -> dict[str, dict[str, Any]]:
+def phases(run: Run) -> dict[str, Json]:
     """The counts of training and of the last evaluation, as far as they are known."""
     found = {"training": run.result.get("training"), "last evaluation": run.last_evaluation}
     return {name: counts for name, counts in found.items() if isinstance(counts, dict) and counts}

@@ -1,4 +1,4 @@
-"""Rules say which actions are allowed. The Guardian enforces them, the environments bring some along."""
+"""Rules say which actions are allowed. The Guardian enforces them; some environments come with rules."""
 
 from rlpd_gx.rules import forms
 from rlpd_gx.rules.fingerprint import code_of, fingerprint, unreadable

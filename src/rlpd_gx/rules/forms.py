@@ -5,13 +5,14 @@ space, a `SetForm` describes a convex set of a Box space. A new form is a subcla
 package; `maker(MyForm())` turns it into a function like `gx.bounds_rule`.
 """
 
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
 from rlpd_gx.errors import GxError
 from rlpd_gx.safe_sets import Box, ConvexSet, Ellipsoid, Polytope, PositiveSum, WeightedL1
 from rlpd_gx.safe_sets.backend import to_numpy
+from rlpd_gx.trees import Tree
 
 Columns = tuple[np.ndarray, ...]  # the answers for a batch of states, [B, ...] each
 
@@ -19,15 +20,15 @@ Columns = tuple[np.ndarray, ...]  # the answers for a batch of states, [B, ...] 
 class Form:
     """How to read what a rule's function returns.
 
-    A subclass gives `name`, what its family asks for, and a docstring for the users of its maker.
+    A subclass defines `name`, the methods of its family, and a docstring for the users of its maker.
     """
 
     name: ClassVar[str]
-    graded: ClassVar[bool] = True  # whether the margin of an allowed action says how near the boundary is
+    graded: ClassVar[bool] = True  # whether the margin of an allowed action is its distance to the boundary
     shiftable: ClassVar[bool] = True  # whether there is a threshold to shift
 
     @property
-    def identity(self) -> Any:
+    def identity(self) -> object:
         """What a fingerprint contains beside the name: settings, and the code of a form from outside."""
         outside = type(self).__module__ != __name__
         return (type(self), vars(self)) if outside else None
@@ -36,7 +37,7 @@ class Form:
 class ActionForm(Form):
     """fn(state, action) -> an answer about that action."""
 
-    def margins(self, answer: Any) -> np.ndarray:
+    def margins(self, answer: Tree) -> np.ndarray:
         """Checked margins [B] from the answers for B states."""
         raise NotImplementedError
 
@@ -47,7 +48,7 @@ class Predicate(ActionForm):
     name = "predicate"
     graded = shiftable = False
 
-    def margins(self, answer: Any) -> np.ndarray:
+    def margins(self, answer: Tree) -> np.ndarray:
         return _one_each(booleans(answer))
 
 
@@ -56,7 +57,7 @@ class Margin(ActionForm):
 
     name = "margin"
 
-    def margins(self, answer: Any) -> np.ndarray:
+    def margins(self, answer: Tree) -> np.ndarray:
         return _one_each(_numbers(answer))
 
 
@@ -69,8 +70,8 @@ class SearchedMargin(Margin):
 class TableForm(Form):
     """fn(state) -> an answer about all actions of a finite space at once."""
 
-    def table(self, answer: Any) -> tuple[np.ndarray, bool]:
-        """Checked margins [B, ...], and whether they were given apart for each component of the action."""
+    def table(self, answer: Tree) -> tuple[np.ndarray, bool]:
+        """Checked margins [B, ...], and whether they are separate for each component of the action."""
         raise NotImplementedError
 
 
@@ -80,7 +81,7 @@ class MaskForm(TableForm):
     name = "mask"
     graded = shiftable = False
 
-    def table(self, answer: Any) -> tuple[np.ndarray, bool]:
+    def table(self, answer: Tree) -> tuple[np.ndarray, bool]:
         by_component = isinstance(answer, tuple)
         if by_component:
             answer = np.concatenate([plain_array(a) for a in answer], axis=-1)
@@ -92,7 +93,7 @@ class Margins(TableForm):
 
     name = "margins"
 
-    def table(self, answer: Any) -> tuple[np.ndarray, bool]:
+    def table(self, answer: Tree) -> tuple[np.ndarray, bool]:
         return _numbers(answer), False
 
 
@@ -121,7 +122,7 @@ class SetForm(Form):
     def check(self, *parameters: np.ndarray) -> None:
         """Raise a `GxError` where parameters of the right shape describe no set."""
 
-    def columns(self, answer: Any, d: int) -> Columns:
+    def columns(self, answer: Tree, d: int) -> Columns:
         """Checked parameters of B states, [B, ...] each."""
         count = len(self.parameters)
         if not (isinstance(answer, (tuple, list)) and len(answer) == count):
@@ -170,10 +171,10 @@ class Halfspaces(SetForm):
     finite = ("A",)
 
     def __init__(self, max_rows: int | None = None) -> None:
-        self.max_rows = max_rows  # how many at most, so that codes have one size
+        self.max_rows = max_rows  # the most there can be, so that codes have one size
 
     @property
-    def identity(self) -> Any:
+    def identity(self) -> object:
         return super().identity or self.max_rows
 
     def check(self, A: np.ndarray, b: np.ndarray) -> None:  # type: ignore[override]
@@ -227,7 +228,7 @@ class EllipsoidForm(_Weighted):
 # --- checks that forms share ---------------------------------------------------------------------------------
 
 
-def plain_array(answer: Any) -> np.ndarray:
+def plain_array(answer: Tree) -> np.ndarray:
     """A copy of numbers or booleans: a rule may use its buffer again for the next state."""
     if answer is None:
         raise GxError("returned None; check that every path of it returns an answer")
@@ -237,18 +238,18 @@ def plain_array(answer: Any) -> np.ndarray:
     return array
 
 
-def booleans(answer: Any) -> np.ndarray:
+def booleans(answer: Tree) -> np.ndarray:
     """True and False as the margins +1 and -1."""
     answer = plain_array(answer)
     if answer.dtype != bool and not (
         np.issubdtype(answer.dtype, np.integer) and np.isin(answer, (0, 1)).all()
     ):
-        # A NaN would count as true, and a number between 0 and 1 is nobody's clear answer.
+        # NaN would count as true, and a number between 0 and 1 is ambiguous.
         raise GxError(f"returned {answer.ravel()[:3]} where True or False is expected; compare explicitly")
     return np.where(answer.astype(bool), 1.0, -1.0)
 
 
-def _numbers(answer: Any) -> np.ndarray:
+def _numbers(answer: Tree) -> np.ndarray:
     values = plain_array(answer).astype(np.float64)
     if np.isnan(values).any():
         raise GxError("returned NaN; a margin must be a number")

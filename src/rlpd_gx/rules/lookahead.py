@@ -1,7 +1,7 @@
-"""Look-ahead: an action is allowed if some way of going on after it is seen to stay safe for long enough.
+"""Look-ahead: an action is allowed if some continuation after it stays safe for long enough.
 
-A model of the world (`Model`) is advanced from where the world stands; the world itself is never touched. What was
-found to be safe is kept as a plan, so that the next step only has to see one step further.
+A model of the world (`Model`) is advanced from the current state; the world itself is never touched. A continuation
+that was found to be safe is kept as a plan, so that the next step only has to extend it by one step.
 """
 
 import random
@@ -16,29 +16,31 @@ from rlpd_gx.errors import GxError
 from rlpd_gx.rules.fingerprint import code_of, fingerprint
 from rlpd_gx.rules.forms import SearchedMargin
 from rlpd_gx.rules.rule import Atom
+from rlpd_gx.trees import Json
+from rlpd_gx.types import Action, State
 
-CODE = code_of(__file__)  # part of every fingerprint: how a search goes decides what it finds
+CODE = code_of(__file__)  # part of every fingerprint: the search decides what is found
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Place:
-    """Where a model can be. Equal `identity` means: the same actions lead to the same future."""
+    """A state of the model. Equal `identity` means that the same actions lead to the same future."""
 
     identity: bytes
     unsafe: bool  # the unsafe event has just happened, or can no longer be avoided
-    token: Any = None  # for the model itself: what it takes to go on from here
+    token: Any = None  # for the model itself: everything needed to continue from here
 
 
 class Model(Protocol):
-    """A simulator of the world, apart from it."""
+    """A simulator of the world, separate from it."""
 
     @property
     def fingerprint(self) -> str:
         """Changes whenever what is safe may have changed."""
         ...
 
-    def here(self, state: Any) -> Place:
-        """Where the world stands. `state` is what the Guardian passes on: as a rule the environment."""
+    def here(self, state: State) -> Place:
+        """The current state of the world. `state` is what the Guardian passes to rules: usually the environment."""
         ...
 
     def advance(self, place: Place, action: int) -> Place:
@@ -46,9 +48,9 @@ class Model(Protocol):
         ...
 
     def outcomes(self, place: Place, action: int, previous_action: int | None) -> Sequence[Place]:
-        """All that the next step of the world may lead to; the worst of them counts.
+        """All possible outcomes of the next step of the world; the worst of them counts.
 
-        `previous_action` is None unless the rule was told to ask for it.
+        `previous_action` is None unless the rule declares that it needs it.
         """
         ...
 
@@ -67,16 +69,16 @@ class Twin:
 
     @property
     def fingerprint(self) -> str:
-        """Of how events are told; the environment is the world itself, not part of the rule."""
+        """Of the event and identity functions; the environment is the world itself, not part of the rule."""
         return fingerprint(self.unsafe_event, self.identity)
 
-    def here(self, state: Any) -> Place:
-        """Where an environment stands."""
+    def here(self, state: State) -> Place:
+        """The current state of an environment."""
         clone = state.clone()
         return Place(self.identity(clone), False, (clone, False))
 
     def advance(self, place: Place, action: int) -> Place:
-        """One step of the second instance; after the end of an episode nothing happens any more."""
+        """One step of the second instance; after the end of an episode nothing changes."""
         clone, over = place.token
         if over:
             return place
@@ -87,13 +89,13 @@ class Twin:
         return Place(self.identity(clone), unsafe, (clone, bool(terminated)))
 
     def outcomes(self, place: Place, action: int, previous_action: int | None) -> Sequence[Place]:
-        """The same step; no chance is known of."""
+        """The same step: the model is deterministic."""
         return [self.advance(place, action)]
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Actions that are known to stay safe, and where each leads."""
+    """Actions that are known to stay safe, and the place each leads to."""
 
     actions: list[int] = field(default_factory=list)
     places: list[Place] = field(default_factory=list)
@@ -115,7 +117,7 @@ NOTHING = Plan()
 
 @dataclass(slots=True)
 class Situation:
-    """What has been found out about one state of one environment."""
+    """What the search has found in one state of one environment."""
 
     root: Place
     inherited: Plan  # what remains of the plan that certified the last action
@@ -126,7 +128,7 @@ class Situation:
     spent: int = 0  # simulated steps
 
     def add(self, plan: Plan) -> None:
-        """Let what follows end as soon as it meets this plan."""
+        """Let later searches end as soon as they meet this plan."""
         for i, place in enumerate(plan.places):
             self.known[place.identity] = (plan, i + 1)
 
@@ -139,15 +141,15 @@ class Search:
         self.attempts, self.effort = attempts, effort
         self.simulated_steps = 0
         self._environments: WeakKeyDictionary[Any, Situation] = WeakKeyDictionary()
-        self._saved: list[dict[str, Any]] = []
+        self._saved: list[Json] = []
 
     @property
     def fingerprint(self) -> str:
-        """Of the settings and the model, not of what was found."""
+        """Of the settings and the model, not of the plans found."""
         settings = (self.depth, self.held, self.attempts, self.effort)
         return fingerprint(CODE, self.model.fingerprint, settings)
 
-    def __call__(self, state: Any, action: Any, previous_action: Any = None) -> float:
+    def __call__(self, state: State, action: Action, previous_action: Action = None) -> float:
         root = self.model.here(state)
         situation = self._environments.get(state)
         if situation is None:
@@ -172,7 +174,7 @@ class Search:
         return situation
 
     def _recalled(self, root: Place) -> Situation:
-        """The situation that was saved in another run: found out anew, but not counted again."""
+        """The situation saved by another process: searched again, but not counted again."""
         key, counted = root.identity.hex(), self.simulated_steps
         for environment in self._saved:
             if key != environment["root"] and key not in environment["plans"]:
@@ -190,7 +192,7 @@ class Search:
         return Situation(root, NOTHING)
 
     def _extend(self, situation: Situation) -> None:
-        """Bring the inherited plan to full length by one more step."""
+        """Extend the inherited plan to full length by one more step."""
         plan = situation.inherited
         for action in dict.fromkeys((plan.actions[-1], *self.held)):
             place = self._advance(situation, plan.places[-1], action)
@@ -226,7 +228,7 @@ class Search:
         return best
 
     def _attempts(self, situation: Situation, place: Place, action: int) -> Iterator[Plan]:
-        """Plans from the place an action leads to, the most promising ones first."""
+        """Plans from the place an action leads to, most promising first."""
         inherited = situation.inherited
         if inherited and inherited.places[0].identity == place.identity:
             yield inherited.cut(1)
@@ -239,7 +241,7 @@ class Search:
             yield self._roll(situation, place, way, self.depth - 1)
 
     def _repairs(self, situation: Situation) -> Iterator[Plan]:
-        """Other ends for an inherited plan that leads into danger: leave it, ever earlier, for a random one."""
+        """Other endings for an inherited plan that becomes unsafe: leave it, earlier each time, for random actions."""
         inherited, need = situation.inherited, self.depth - 1
         chance = random.Random(zlib.crc32(situation.root.identity))
         limit = situation.spent + self.effort * self.depth
@@ -255,7 +257,7 @@ class Search:
             back = 1 if leave == 1 else back + 1 + chance.randrange(back)
 
     def _roll(self, situation: Situation, place: Place, way: Iterable[int], need: int) -> Plan:
-        """Take the actions of `way`, then hold the last of them, for `need` steps or to the unsafe event."""
+        """Take the actions of `way`, then repeat the last one, for `need` steps or until the unsafe event."""
         plan, actions = Plan(), _held_on(way)
         while len(plan) < need:
             met, at = situation.known.get(place.identity, (NOTHING, 0))
@@ -279,8 +281,8 @@ class Search:
         situation.spent += steps
         self.simulated_steps += steps
 
-    def memory(self) -> dict[str, Any]:
-        """What verdicts to come depend on, ready for JSON."""
+    def memory(self) -> Json:
+        """What later verdicts depend on, ready for JSON."""
         environments = [
             {
                 "root": situation.root.identity.hex(),
@@ -292,15 +294,15 @@ class Search:
         ]
         return {"simulated_steps": self.simulated_steps, "environments": self._saved + environments}
 
-    def restore_memory(self, memory: dict[str, Any]) -> None:
-        """Go on as the look-ahead that gave this memory would have."""
+    def restore_memory(self, memory: Json) -> None:
+        """Restore a memory: verdicts are then those of the look-ahead that returned it."""
         self._environments.clear()
         self.simulated_steps = int(memory["simulated_steps"])
         self._saved = list(memory["environments"])
 
 
 def _held_on(way: Iterable[int]) -> Iterator[int]:
-    """The actions of a way, then the last of them for ever."""
+    """The actions of a way, then its last action repeated without end."""
     last = 0
     for last in way:
         yield last
@@ -308,17 +310,17 @@ def _held_on(way: Iterable[int]) -> Iterator[int]:
 
 
 class Lookahead(Atom):
-    """A lazy margin rule that tries an action and some ways of going on, in a model of the world.
+    """A lazy margin rule that tries an action and some continuations in a model of the world.
 
-    The margin is (steps known to stay safe) / `depth` - 1: an action is allowed if some way of going on is seen to
-    stay safe for `depth` steps. Verdicts depend on the plans found before: save `memory()` with a checkpoint.
+    The margin is (steps known to stay safe) / `depth` - 1: an action is allowed if some continuation stays safe for
+    `depth` steps. Verdicts depend on the plans found before: save `memory()` with a checkpoint.
 
     Args:
         model: what to try actions in.
         depth: how many steps to look ahead.
-        held: actions that are tried for going on, each held; all of them must be known to the model.
-        attempts: how many ways of going on to try for an action that leaves the last plan.
-        effort: how much to search, in multiples of `depth`, when the last plan leads into danger.
+        held: actions to continue with, each repeated; the model must accept all of them.
+        attempts: how many continuations to try for an action that leaves the last plan.
+        effort: how much to search, in multiples of `depth`, when the last plan becomes unsafe.
         needs: ("previous_action",) if the outcomes of a step depend on the action before.
     """
 
@@ -341,26 +343,26 @@ class Lookahead(Atom):
         search = Search(model, depth, [int(a) for a in held], attempts, effort)
         super().__init__(search, SearchedMargin(), name, needs=tuple(needs), lazy=True)
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> "Lookahead":
-        return self  # environments that share it are kept apart
+    def __deepcopy__(self, memo: dict[int, object]) -> "Lookahead":
+        return self  # it keeps separate plans for environments that share it
 
     @property
     def search(self) -> Search:
-        """What finds the margins."""
+        """The search that finds the margins."""
         assert isinstance(self.fn, Search)
         return self.fn
 
     @property
     def simulated_steps(self) -> int:
-        """Steps of the model so far; report them beside those of the world."""
+        """Steps of the model so far; report them beside the environment steps."""
         return self.search.simulated_steps
 
-    def memory(self) -> dict[str, Any]:
-        """The plans that verdicts to come depend on, and the count of simulated steps, ready for JSON."""
+    def memory(self) -> Json:
+        """The plans that later verdicts depend on, and the number of simulated steps, ready for JSON."""
         return self.search.memory()
 
-    def restore_memory(self, memory: dict[str, Any]) -> None:
-        """Go on as the look-ahead that gave this memory would have."""
+    def restore_memory(self, memory: Json) -> None:
+        """Restore a memory: verdicts are then those of the look-ahead that returned it."""
         self.search.restore_memory(memory)
 
     def shifted(self, delta: float) -> Atom:  # type: ignore[override]

@@ -1,4 +1,4 @@
-"""Rules: what a person writes to say which actions are allowed, in whichever form is natural.
+"""Rules: which actions are allowed, written in whichever form is natural.
 
 A rule describes; it does not act. Its form (see `forms`) says how to read what its function returns.
 """
@@ -26,14 +26,16 @@ from rlpd_gx.rules.forms import (
 
 NEEDS = ("previous_action", "time", "parameters")
 
+RuleFunction = Callable[..., Any]  # (state), (state, action), or with what the rule `needs` as keywords
+
 
 class Rule(ABC):
-    """Something that allows some actions in some states. Combine rules with `&` and `|`."""
+    """Which actions are allowed in which states. Combine rules with `&` and `|`."""
 
     @property
     @abstractmethod
     def name(self) -> str:
-        """What audits and errors call it."""
+        """Its name in audits and errors."""
 
     def __and__(self, other: "Rule") -> "Rule":
         return Combined("all", (*_members(self, "all"), *_members(other, "all")))
@@ -47,12 +49,12 @@ class Rule(ABC):
 
     @property
     def graded(self) -> bool:
-        """Whether the margin of an allowed action says how near the boundary is; then near misses are counted."""
+        """Whether the margin of an allowed action is its distance to the boundary; then near misses are counted."""
         return all(atom.form.graded for atom in self.atoms())
 
     @abstractmethod
     def atoms(self) -> "tuple[Atom, ...]":
-        """The rules that a person wrote, left to right."""
+        """The rules it is made of, left to right."""
 
     @property
     @abstractmethod
@@ -64,13 +66,13 @@ class Rule(ABC):
 class Atom(Rule):
     """One function and how to read what it returns."""
 
-    fn: Callable[..., Any]
+    fn: RuleFunction
     form: Form
     name: str = ""
     batched: bool = False
     needs: tuple[str, ...] = ()
     shift: float = 0.0
-    lazy: bool = False  # too costly to be asked about every action; says nothing about what is allowed
+    lazy: bool = False  # too expensive to be asked about every action; does not change what is allowed
 
     def __post_init__(self) -> None:
         if not callable(self.fn):
@@ -166,7 +168,7 @@ class RuleMaker(Protocol):
     @overload
     def __call__(
         self,
-        fn: Callable[..., Any],
+        fn: RuleFunction,
         *,
         name: str | None = ...,
         batched: bool = ...,
@@ -182,14 +184,14 @@ class RuleMaker(Protocol):
         batched: bool = ...,
         needs: Sequence[str] = ...,
         lazy: bool = ...,
-    ) -> Callable[[Callable[..., Any]], Atom]: ...
+    ) -> Callable[[RuleFunction], Atom]: ...
 
 
 def maker(form: Form) -> RuleMaker:
     """A function like `gx.bounds_rule` for rules of a form; use it for a form of your own."""
 
     def make(
-        fn: Callable[..., Any] | None = None,
+        fn: RuleFunction | None = None,
         *,
         name: str | None = None,
         batched: bool = False,
@@ -205,7 +207,7 @@ def maker(form: Form) -> RuleMaker:
         f"{form.__doc__}\n\n    Also a decorator.\n"
         "    `batched`: fn takes a whole batch of states (and actions) and returns one row for each.\n"
         "    `needs`: which of previous_action, time and parameters fn takes as keyword arguments.\n"
-        "    `lazy`: fn is costly; among discrete actions ask it only until the nearest allowed one is found.\n"
+        "    `lazy`: fn is expensive; among discrete actions ask it only until the nearest allowed one is found.\n"
     )
     make.__name__ = make.__qualname__ = "rule" if form.name == "predicate" else f"{form.name}_rule"
     return make
@@ -223,7 +225,7 @@ ellipsoid_rule = maker(EllipsoidForm())
 
 
 def halfspace_rule(
-    fn: Callable[..., Any] | None = None,
+    fn: RuleFunction | None = None,
     *,
     name: str | None = None,
     batched: bool = False,

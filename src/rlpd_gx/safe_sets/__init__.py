@@ -1,4 +1,4 @@
-"""Kinds of safe sets: what they contain, what is nearest, how far the boundary is. Below both halves."""
+"""Kinds of safe sets: membership, nearest action, margin, encoding. Used by Guardian and Learner alike."""
 
 from rlpd_gx.safe_sets.base import Nearest, SafeSet, Spec, code_width, decode
 from rlpd_gx.safe_sets.compound import Intersection, Union

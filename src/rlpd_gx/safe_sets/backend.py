@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-Array = Any  # numpy.ndarray | torch.Tensor: the code below speaks the array-API standard common to both
+Array = Any  # numpy.ndarray | torch.Tensor: the code below uses the array-API standard common to both
 
 
 def namespace(*arrays: Array) -> Any:

@@ -1,12 +1,18 @@
 """What every kind of safe set can do."""
 
 from abc import ABC, abstractmethod
-from typing import Any, ClassVar, NamedTuple, Self
+from types import EllipsisType
+from typing import ClassVar, NamedTuple, Self
+
+import numpy as np
 
 from rlpd_gx.errors import GxError
 from rlpd_gx.safe_sets.backend import Array
+from rlpd_gx.trees import Json
 
-Spec = dict[str, Any]  # JSON-able: the kind of a set and its sizes, all that decoding needs beside the code
+_Part = int | slice | EllipsisType | np.ndarray | list[int] | None
+Index = _Part | tuple[_Part, ...]
+Spec = Json  # JSON-able: the kind of a set and its sizes, everything that decoding needs beside the code
 
 
 class Nearest(NamedTuple):
@@ -56,7 +62,7 @@ class SafeSet(ABC):
     def only(self, action: Array) -> "SafeSet":
         """A set in the same form that holds this one action.
 
-        Where no action is allowed, or the rules could not be asked, the executed one is all a backup may count.
+        Where no action is allowed, or the rules could not be asked, a backup counts only the executed one.
         """
 
     @property
@@ -83,7 +89,7 @@ class SafeSet(ABC):
         """The set of this kind that `encode` wrote into code [..., width]."""
 
     @abstractmethod
-    def __getitem__(self, index: Any) -> Self:
+    def __getitem__(self, index: Index) -> Self:
         """Some members of a batch of sets."""
 
 

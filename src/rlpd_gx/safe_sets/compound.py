@@ -6,7 +6,7 @@ import numpy as np
 
 from rlpd_gx.errors import GxError
 from rlpd_gx.safe_sets.backend import Array, as_float, distances, namespace
-from rlpd_gx.safe_sets.base import Nearest, SafeSet, Spec, code_width, decode
+from rlpd_gx.safe_sets.base import Index, Nearest, SafeSet, Spec, code_width, decode
 from rlpd_gx.safe_sets.convex import ConvexSet, Form
 from rlpd_gx.safe_sets.separable import Rows
 
@@ -58,7 +58,7 @@ class _Compound(SafeSet):
             parts.append(decode(code[..., start:end], part))
         return cls(*parts)
 
-    def __getitem__(self, index: Any) -> Self:
+    def __getitem__(self, index: Index) -> Self:
         shapes = [p.batch_shape for p in self.parts]
         if any(shape not in ((), self.batch_shape) for shape in shapes):
             raise GxError(f"parts with batch shapes {shapes} cannot be indexed together")
@@ -67,7 +67,7 @@ class _Compound(SafeSet):
 
 
 class Intersection(_Compound, ConvexSet):
-    """The actions that lie in every one of several convex sets."""
+    """The actions that are in all of several convex sets."""
 
     kind = "intersection"
     parameters: ClassVar = {}
@@ -127,7 +127,7 @@ class Union(_Compound):
         xp = namespace(a)
         parts = [part.nearest(a, metric) for part in self.parts]
         every = [xp.where(p.found, distances(p.point, a, metric), xp.inf) for p in parts]
-        # Points of sets too thin for the dtype hold within the tolerance only: they come after all others.
+        # Points of sets too thin for the dtype satisfy the rows only within the tolerance: all others are preferred.
         strict = [p.found & (s.margin(p.point) >= 0) for p, s in zip(parts, self.parts, strict=True)]
         best, closest, strictly = parts[0], every[0], strict[0]
         known = best.found | best.empty
@@ -138,6 +138,6 @@ class Union(_Compound):
             best = Nearest(point, best.found | here.found, best.empty & here.empty)
             closest = xp.where(nearer, distance, closest)
             known = known & (here.found | here.empty)
-        # A part without an answer may hold a nearer point: nothing is known then, unless nothing can be nearer.
+        # A part without an answer may hold a nearer point: the nearest is then unknown, unless nothing can be nearer.
         found = best.found & (known | (closest == 0))
         return Nearest(xp.where(found[..., None], best.point, xp.nan), found, best.empty)

@@ -3,14 +3,14 @@
 from abc import abstractmethod
 from collections.abc import Mapping
 from functools import cached_property
-from typing import Any, ClassVar, NamedTuple, Self
+from typing import ClassVar, NamedTuple, Self
 
 import numpy as np
 
 from rlpd_gx.errors import GxError
 from rlpd_gx.safe_sets import exact
 from rlpd_gx.safe_sets.backend import Array, as_float, is_float32, namespace, row_any, row_sum, to_numpy
-from rlpd_gx.safe_sets.base import Nearest, SafeSet, Spec
+from rlpd_gx.safe_sets.base import Index, Nearest, SafeSet, Spec
 from rlpd_gx.safe_sets.last_resort import Problem, Rounding, pull_inside
 from rlpd_gx.safe_sets.last_resort import nearest as last_resort
 from rlpd_gx.safe_sets.separable import Rows
@@ -18,8 +18,8 @@ from rlpd_gx.safe_sets.solver import RESIDUAL, Solution, bring_near, nearest_poi
 
 TOLERANCE = 1e-9  # `contains`, relative to the numbers compared
 TOLERANCE_FLOAT32 = 1e-6  # the same for 32-bit actions
-THIN = 1e-11  # what cannot be told from a set relaxed by this much, relative to its numbers, is taken for one
-ATOM = 1e-15  # and no component of an action is looked at more closely than this
+THIN = 1e-11  # rows of a set too thin for its dtype are relaxed by this much, relative to their numbers
+ATOM = 1e-15  # absolute resolution of an action component
 
 
 QUIET = np.errstate(over="ignore", invalid="ignore", under="ignore")  # infinities are compared, not reported
@@ -34,7 +34,7 @@ class Form(NamedTuple):
 
 
 class ConvexSet(SafeSet):
-    """A box and separable rows. Subclasses say which parameters they have and what rows those make.
+    """A box and separable rows. Subclasses define their parameters and the rows that follow from them.
 
     A kind from outside this package needs `kind`, `parameters`, `unbounded`, `_form` and `shifted`.
     """
@@ -81,7 +81,7 @@ class ConvexSet(SafeSet):
 
     @cached_property
     def _lifted(self) -> Form:
-        """The same with numbers that leave room for arithmetic."""
+        """The same, scaled away from the smallest floats."""
         low, high, rows = self.form
         return Form(low, high, rows.lifted())
 
@@ -109,10 +109,10 @@ class ConvexSet(SafeSet):
         """The nearest allowed action to a [..., d], by sum metric_i (x_i - a_i)^2; metric is 1 if absent.
 
         After the cast to a's dtype the point satisfies bounds and rows in exact arithmetic wherever the set has
-        room: where some point of that dtype lies within the bounds and meets each row with 4 eps * (sum |terms| +
-        |c|) to spare. With less room it may break a row by what `contains` tolerates. `empty` is proven. Proposals
-        further away than `FAR` diameters are moved nearer first, see `bring_near`. Not `thorough`: what the batched
-        solver does not find is left unfound.
+        room: where some point of that dtype is within the bounds and meets each row with 4 eps * (sum |terms| +
+        |c|) to spare. With less room it may break a row within the tolerance of `contains`. `empty` is proven.
+        Proposals further away than `FAR` diameters are moved nearer first, see `bring_near`. Without `thorough`, only
+        the batched solver is used.
         """
         xp = namespace(a)
         batch = np.broadcast_shapes(tuple(a.shape[:-1]), self.batch_shape)
@@ -187,7 +187,7 @@ class ConvexSet(SafeSet):
             f"a {self.kind} set cannot hold a single action in its own form; intersect it with a box, box first"
         )
 
-    def __getitem__(self, index: Any) -> Self:
+    def __getitem__(self, index: Index) -> Self:
         return type(self)(*(v[index] for v in self._spread(self.batch_shape)))
 
     def __repr__(self) -> str:
@@ -327,7 +327,7 @@ def _unbounded(like: Array, rows: Rows) -> Form:
 
 
 def _within_tolerance(a: Array, low: Array, high: Array, rows: Rows) -> Array:
-    """Whether actions [..., d] lie in box and rows up to the stated tolerance."""
+    """Whether actions [..., d] are in box and rows up to the stated tolerance."""
     tolerance = TOLERANCE_FLOAT32 if is_float32(a) else TOLERANCE
     xp, a = namespace(a), as_float(a)
     slack = tolerance * xp.abs(a)
@@ -365,7 +365,7 @@ def _moved(a: Array, low: Array, high: Array, rows: Rows, weight: Array, thoroug
     unit = float(xp.finfo(a.dtype).eps) / 2 if short else 4 * RESIDUAL
     near = bring_near(as_float(a), low, high, rows, weight)
 
-    def solve(start: Array, index: Any, slack: Array) -> Solution:
+    def solve(start: Array, index: Index, slack: Array) -> Solution:
         part = rows if index is ... else rows[index]
         aim = part.with_arrays(part.pos, part.neg, part.quad, part.bound - slack)
         return nearest_point(start, inner_low[index], inner_high[index], aim, weight[index])
@@ -389,7 +389,7 @@ def _moved(a: Array, low: Array, high: Array, rows: Rows, weight: Array, thoroug
         plain = solve(near[steep], steep, xp.zeros_like(slack[steep]))
         point[steep] = xp.where(plain.found[:, None], plain.point, point[steep])
     (thin,) = xp.nonzero(~found)
-    if len(thin):  # a thin set vanishes when shrunk: what it holds is the answer, up to the stated tolerance
+    if len(thin):  # a thin set is empty when shrunk: use the set itself, up to the stated tolerance
         point[thin], found[thin], proof[thin] = solve(near[thin], thin, xp.zeros_like(slack[thin]))
         lost = thin[~found[thin]]
         empty[lost] = exact.proven_empty(rows[lost], proof[lost], low[lost], high[lost])
@@ -397,8 +397,8 @@ def _moved(a: Array, low: Array, high: Array, rows: Rows, weight: Array, thoroug
             _one_by_one(i, near, (low, high), (inner_low, inner_high), rows, weight, (point, found, empty))
     point = xp.astype(point, a.dtype)
 
-    # Where rounding still breaks a row, project the point found once more - seen from there rounding is far smaller -
-    # and then a little further inside.
+    # Where rounding still breaks a row, project the found point once more (from so near, rounding is far smaller), and
+    # then a little further inside.
     def broken(index: Array) -> Array:
         x = as_float(point[index])
         outside = row_any(~((x >= inner_low[index]) & (x <= inner_high[index])))
@@ -443,7 +443,7 @@ def _one_by_one(
     one = rows[i : i + 1]
     low, high = (v[i : i + 1] for v in bounds)
     empty[i] = exact.proven_empty(one, as_float(proof[None], like=near), low, high)[0]
-    if not empty[i]:  # thinner than rounding, or empty by less than that: whatever holds within the tolerance
+    if not empty[i]:  # thinner than rounding, or empty by less than that: any point within the tolerance
         problem = _problem(i, *bounds, rows, weight)
         start = problem.clip(to_numpy(near[i]))
         relaxed = problem.rows.bound + THIN * problem.rows.magnitude(start)
@@ -459,7 +459,7 @@ def _problem(i: int, low: Array, high: Array, rows: Rows, weight: Array) -> Prob
 
 
 def _representable(low: Array, high: Array, a: Array) -> tuple[Array, Array]:
-    """Bounds rounded inwards to a's dtype; left as they are where nothing representable lies between."""
+    """Bounds rounded inwards to a's dtype; unchanged where nothing representable is between them."""
     xp = namespace(a)
     lower, upper = xp.astype(low, a.dtype), xp.astype(high, a.dtype)
     infinity = xp.full_like(lower, xp.inf)

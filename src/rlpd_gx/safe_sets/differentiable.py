@@ -1,9 +1,10 @@
-"""The projection as a function torch can differentiate: for an actor that learns through the Guardian."""
+"""A differentiable projection, for an actor that is trained through the Guardian."""
 
 from typing import Any
 
 import torch
 
+from rlpd_gx.safe_sets.backend import Array
 from rlpd_gx.safe_sets.base import SafeSet
 from rlpd_gx.safe_sets.compound import Union
 from rlpd_gx.safe_sets.convex import ConvexSet, Form
@@ -14,8 +15,8 @@ ACTIVE = 1e-6  # a row this close to its bound, relative to its numbers, holds t
 def project(safe_set: SafeSet, a: torch.Tensor) -> torch.Tensor:
     """The nearest allowed actions [..., d]; where there is none, a itself. Gradients flow along the boundary.
 
-    A component of the gradient that points out of the set is lost: nothing tells an actor from the value
-    alone how far outside it proposes.
+    A component of the gradient that points out of the set is lost: from the value alone, an actor gets no gradient
+    that moves its proposals back inside.
     """
     return _Projection.apply(a, safe_set)
 
@@ -76,7 +77,7 @@ def along_boundary(
 
 
 def _torch_form(form: Form, like: torch.Tensor) -> Form:
-    def tensor(values: Any) -> torch.Tensor:
+    def tensor(values: Array) -> torch.Tensor:
         return torch.as_tensor(values, dtype=like.dtype, device=like.device)
 
     rows = form.rows
@@ -85,5 +86,5 @@ def _torch_form(form: Form, like: torch.Tensor) -> Form:
 
 
 def _solve(gram: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
-    """gram [..., K, K] may be singular: rows that are inactive or alike. The least solution is taken."""
+    """gram [..., K, K] may be singular: rows that are inactive or alike. Returns the minimum-norm solution."""
     return torch.linalg.pinv(gram, hermitian=True, rtol=1e-9) @ right

@@ -1,7 +1,7 @@
 """Exact answers to two questions: does an action break a row, and is a set empty?
 
-Floating point with a rigorous error bound decides where it can. What is left is decided by error-free sums
-(Ogita, Rump and Oishi 2005) for all doubtful rows at once, and the very last cases by fractions.
+Floating point with a rigorous error bound decides where it can. The rest is decided by error-free sums
+(Ogita, Rump and Oishi 2005) for all doubtful rows at once, and the last cases by fractions.
 """
 
 import sys
@@ -109,7 +109,7 @@ def _rounded(value: Fraction) -> float:
 def proven_empty(rows: Rows, weights: Array, low: Array, high: Array) -> Array:
     """Whether multipliers [B, K] >= 0 prove that box and rows [B, K, d] have no point in common [B].
 
-    They do if sum_k weights_k (f_k(x) - c_k) is positive all over the box (Farkas).
+    They do if sum_k weights_k (f_k(x) - c_k) is positive everywhere in the box (Farkas).
     """
     xp = namespace(low)
     weights = xp.where(xp.isfinite(weights) & (weights > 0) & xp.isfinite(rows.bound), weights, 0.0)

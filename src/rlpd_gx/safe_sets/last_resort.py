@@ -1,4 +1,4 @@
-"""For the few problems the batched solver leaves over: one at a time, slowly, and checked exactly afterwards.
+"""For the few problems that the batched solver does not finish: one at a time, slow, and checked exactly.
 
 Rows are replaced by tangent planes, which never cut anything off a convex set. Each quadratic program over them is a
 least-distance problem, solved as non-negative least squares (Lawson and Hanson 1974, chapter 23): an active-set
@@ -146,16 +146,16 @@ def _is_nearest(a: np.ndarray, x: np.ndarray, multipliers: np.ndarray, problem: 
 def pull_inside(x: np.ndarray, problem: Problem, rounding: Rounding) -> np.ndarray | None:
     """A point next to x [d] that satisfies bounds and rows exactly and that the cast leaves as it is, or None.
 
-    In the variable y = z - x the rows read slope y <= -excess(x), with the excess exact: however close the rows lie,
+    In the variable y = z - x the rows read slope y <= -excess(x), with the excess exact: however close the rows are,
     the numbers are no larger than what is to be corrected. The cast moves each component by half a unit in the last
-    place; what that may cost is kept from every row.
+    place; every row is tightened by that much.
     """
     x = rounding.cast(problem.clip(x))
     binds = np.isfinite(problem.rows.bound)
     for attempt in range(MAX_PULLS):
         excess = exact.excess(problem.rows, x)
         if not ((problem.low <= x) & (x <= problem.high)).all():
-            return None  # no number of this dtype lies between the bounds
+            return None  # no number of this dtype is between the bounds
         if not (excess[binds] > 0).any():
             return x
         bounds = Planes(problem.same_signs(x) if attempt < MAX_PULLS - 2 else problem)
@@ -185,7 +185,7 @@ def _least_distance(g: np.ndarray, h: np.ndarray, metric: np.ndarray) -> tuple[n
     if not scale > 0:
         return np.zeros(g.shape[1]), np.zeros(len(h))
     u = np.zeros(len(h))
-    for stretch in 10.0 ** np.arange(0, 16, 4):  # where rows are nearly parallel the way is long
+    for stretch in 10.0 ** np.arange(0, 16, 4):  # where rows are nearly parallel the solution is far away
         right = h / (scale * stretch)
         kept = np.flatnonzero(right < 1e3)
         columns = -np.vstack([g[kept].T, right[kept]])
@@ -210,7 +210,7 @@ def _least_distance(g: np.ndarray, h: np.ndarray, metric: np.ndarray) -> tuple[n
 def _sharpened(
     y: np.ndarray, multipliers: np.ndarray, g: np.ndarray, h: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The same solution from the planes that hold it, by orthogonal factors; kept if it breaks no more."""
+    """The same solution from its active planes, by orthogonal factors; kept if it breaks the planes no more."""
     (held,) = np.nonzero(multipliers > 0)
     if not len(held):
         return y, multipliers

@@ -1,13 +1,13 @@
 """Safe sets of finite action spaces."""
 
 from collections.abc import Sequence
-from typing import Any, Self
+from typing import Self
 
 import numpy as np
 
 from rlpd_gx.errors import GxError
 from rlpd_gx.safe_sets.backend import Array, namespace, to_numpy
-from rlpd_gx.safe_sets.base import Nearest, SafeSet, Spec
+from rlpd_gx.safe_sets.base import Index, Nearest, SafeSet, Spec
 
 
 def choose_nearest(
@@ -32,9 +32,9 @@ def choose_nearest(
 class Mask(SafeSet):
     """Allowed actions of a finite space; allowed [..., n] bool.
 
-    `tested` [..., n] bool: where it is false nobody knows, and the action counts as not allowed.
-    `embedding` [n, k]: places of the actions, between which distances are measured; without it every other
-    action is equally near. Actions are numbers from `start` on; with `nvec`, entries of a MultiDiscrete space
+    `tested` [..., n] bool: an action that was not tested counts as not allowed.
+    `embedding` [n, k]: coordinates of the actions, between which distances are measured; without it all other
+    actions are equally near. Actions are numbers from `start` on; with `nvec`, entries of a MultiDiscrete space
     [..., len(nvec)], of which the mask lists all joint actions.
     """
 
@@ -105,7 +105,7 @@ class Mask(SafeSet):
             return ids + self.start
         return np.stack(np.unravel_index(ids, self.nvec), axis=-1) + self.start
 
-    def _pick(self, table: np.ndarray, a: Array, otherwise: Any) -> np.ndarray:
+    def _pick(self, table: np.ndarray, a: Array, otherwise: float | bool) -> np.ndarray:
         ids, known = self._ids(a)
         batch = np.broadcast_shapes(ids.shape, table.shape[:-1])
         table, ids = np.broadcast_to(table, (*batch, self.n)), np.broadcast_to(ids, batch)
@@ -129,7 +129,7 @@ class Mask(SafeSet):
         return spec if self.nvec is None else {**spec, "nvec": list(self.nvec)}
 
     def encode(self) -> np.ndarray:
-        """Two bits an action, packed into bytes [..., 2 * ceil(n / 8)]: allowed, then tested."""
+        """Two bits per action, packed into bytes [..., 2 * ceil(n / 8)]: allowed, then tested."""
         return np.concatenate([np.packbits(v, axis=-1) for v in (self.allowed, self.tested)], axis=-1)
 
     @classmethod
@@ -143,14 +143,14 @@ class Mask(SafeSet):
         return cls(*bits, start=spec.get("start", 0), nvec=spec.get("nvec"))
 
     def decode(self, code: Array) -> "Mask":
-        """The mask in `code`, with the embedding of this one (which no code holds)."""
+        """The mask in `code`, with the embedding of this one (codes do not hold it)."""
         return type(self).from_code(code, self.spec)._placed(self.embedding)
 
     def _placed(self, embedding: np.ndarray | None) -> Self:
         self.embedding = embedding
         return self
 
-    def __getitem__(self, index: Any) -> Self:
+    def __getitem__(self, index: Index) -> Self:
         chosen = (self.allowed[index], self.tested[index], self.embedding)
         return type(self)(*chosen, start=self.start, nvec=self.nvec)  # type: ignore[arg-type]
 
@@ -227,7 +227,7 @@ class ProductMask(SafeSet):
     def from_code(cls, code: Array, spec: Spec) -> Self:
         return cls(np.unpackbits(to_numpy(code), axis=-1, count=sum(spec["nvec"])), spec["nvec"])
 
-    def __getitem__(self, index: Any) -> Self:
+    def __getitem__(self, index: Index) -> Self:
         return type(self)(self.allowed[index], self.nvec)
 
 

@@ -1,4 +1,4 @@
-"""Every convex safe set here is a box and a few separable rows; this file is that common form.
+"""Every convex safe set here is a box and a few separable rows; this file defines that common form.
 
 A row is a constraint f(x) <= c with
 
@@ -6,13 +6,14 @@ A row is a constraint f(x) <= c with
     pos_i + neg_i >= 0,  quad_i >= 0   (so each term is convex).
 
 A half-space has neg = -pos, a weighted L1 norm pos = neg = |w|, a positive-part sum one of them, an ellipsoid
-quad = w. Any intersection of such sets is again a box and rows, so one solver projects onto all of them.
+quad = w. Every intersection of such sets is again a box and rows, so one solver projects onto all of them.
 """
 
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Self
 
 from rlpd_gx.safe_sets.backend import Array, namespace, row_sum
+from rlpd_gx.safe_sets.base import Index
 
 
 @dataclass(frozen=True)
@@ -49,7 +50,7 @@ class Rows:
         return row_sum(xp.abs(self.terms(x))) + xp.abs(self.bound)
 
     def lifted(self) -> Self:
-        """The same constraints; those with numbers near the smallest there are multiplied by a power of two."""
+        """The same constraints; rows with numbers near the smallest floats are multiplied by a power of two."""
         xp = namespace(self.pos)
         size = xp.abs(self.pos)
         if self.kinked:
@@ -66,7 +67,7 @@ class Rows:
         wide = factor[..., None]
         return self.with_arrays(self.pos * wide, self.neg * wide, self.quad * wide, self.bound * factor)
 
-    def __getitem__(self, index: Any) -> Self:
+    def __getitem__(self, index: Index) -> Self:
         values = (v[index] for v in (self.pos, self.neg, self.quad, self.bound))
         return type(self)(*values, kinked=self.kinked, curved=self.curved)  # type: ignore[misc]
 
@@ -84,7 +85,7 @@ def minimum_over_box(rows: Rows, low: Array, high: Array) -> Array:
         return row_sum(xp.where(rows.pos != 0, rows.pos, 0.0) * xp.where(rows.pos != 0, ends, 0.0))
     curved = rows.quad > 0
     quad = xp.where(curved, rows.quad, 1.0)
-    # Where the slope at zero points outwards, the minimum lies beyond: at the vertex, or at the far bound.
+    # Where the slope at zero points outwards, the minimum is beyond it: at the vertex, or at the far bound.
     rightwards = xp.where(curved, -rows.pos / (2 * quad), xp.where(rows.pos < 0, xp.inf, 0.0))
     leftwards = xp.where(curved, rows.neg / (2 * quad), xp.where(rows.neg < 0, -xp.inf, 0.0))
     vertex = xp.where(rows.pos < 0, rightwards, xp.where(rows.neg < 0, leftwards, 0.0))

@@ -3,24 +3,25 @@
     minimise  1/2 sum_i m_i (x_i - a_i)^2   over   low <= x <= high,  f_k(x) <= c_k  (k = 1..K)
 
 For given multipliers the inner minimum is closed form in each coordinate (`_Problem.point`). The dual is
-concave with gradient f_k(x) - c_k. It is climbed by an active-set Newton method: take in the row broken most,
-step along the Newton direction of the rows taken in as far as an exact line search says, and let go of a row
-whose multiplier reaches zero. With one row this is a safeguarded one-dimensional root search.
+concave with gradient f_k(x) - c_k. It is climbed by an active-set Newton method: activate the row broken most,
+step along the Newton direction of the active rows with an exact line search, and deactivate a row whose
+multiplier reaches zero. With one row this is a safeguarded one-dimensional root search.
 
-Inside, the batch is the last axis: coordinates are few and problems many, so every operation runs over long rows.
+Internally the batch is the last axis: coordinates are few and problems many, so every operation runs over long rows.
 """
 
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from rlpd_gx.safe_sets.backend import Array, index_range, namespace, row_any
+from rlpd_gx.safe_sets.base import Index
 from rlpd_gx.safe_sets.separable import Rows, minimum_over_box
 
 RESIDUAL = 1e-13  # a row is met when it is broken by less than this, relative to the numbers in it
 ROUNDING = (
     2e-15  # and by this, relative to the proposal and the multipliers: a - lam * slope is no more exact
 )
-MAX_STEPS = 12  # and 3 more for each row; what has not converged by then is left to the last resort
+MAX_STEPS = 12  # and 3 more for each row; what has not converged by then goes to last_resort
 MAX_SEARCH = 60
 FAR = 2.0**16  # a proposal further away than this many diameters of the set is brought nearer first
 
@@ -45,7 +46,7 @@ class _Penalty(NamedTuple):
 class _Problem:
     """a, low, high, metric [d, B]; pos, neg, quad and the size of the slopes [K, d, B]; bound [K, B].
 
-    What is not there costs nothing: kinks (else neg = -pos), curvature (else quad = 0), a metric (else 1).
+    Terms that are absent cost nothing: kinks (else neg = -pos), curvature (else quad = 0), a metric (else 1).
     """
 
     a: Array
@@ -61,7 +62,7 @@ class _Problem:
     curved: bool
     weighted: bool
 
-    def at(self, index: Any) -> "_Problem":
+    def at(self, index: Index) -> "_Problem":
         arrays = (
             self.a,
             self.low,
@@ -145,7 +146,7 @@ class _Problem:
         xp = namespace(x)
         size = xp.abs(self.a)
         pulls = self._added(lam, self.steepness) / self.metric
-        # Multipliers far larger than the proposal are on their way to infinity: no excuse for a poor point.
+        # Multipliers far larger than the proposal are diverging: they must not loosen the tolerance.
         pulls = size + xp.minimum(pulls, 64 * xp.max(size, axis=0))
         lost = xp.sum(xp.abs(self.slope(self.rows, x)) * pulls, axis=1)
         magnitude = xp.sum(xp.abs(self.combine(self.rows, x)), axis=1) + xp.abs(self.bound)
@@ -331,8 +332,8 @@ def _climb(problem: _Problem) -> tuple[Array, Array, Array]:
         dual = 0.5 * xp.sum(part.metric * (x - part.a) ** 2, axis=0) + xp.sum(new * excess, axis=0)
         hopeless = ~met & (dual > (1 + 1e-9) * farthest[left])
         found[left] = met
-        # In degenerate problems multipliers may wander for ever over points that rounding cannot tell apart. Such a
-        # point is good if it is feasible and no other is nearer by more than the gap between primal and dual.
+        # In degenerate problems multipliers may keep moving over points that rounding cannot tell apart. Such a
+        # point is accepted if it is feasible and no other is nearer by more than the gap between primal and dual.
         primal = 0.5 * xp.sum(part.metric * (x - part.a) ** 2, axis=0)
         close = xp.all(excess <= 1e-15 * xp.sum(part.steepness, axis=1), axis=0)
         good = close & (primal - dual <= 1e-10 * primal)
@@ -343,7 +344,7 @@ def _climb(problem: _Problem) -> tuple[Array, Array, Array]:
 
 
 def _ascent_step(problem: _Problem, lam: Array) -> Array:
-    """One Newton step on the rows taken in, with exact line search: new multipliers [K, B]."""
+    """One Newton step on the active rows, with exact line search: new multipliers [K, B]."""
     xp = namespace(lam)
     start = problem.penalty(lam)
     x = problem.point(start)
@@ -364,13 +365,13 @@ def _newton_direction(problem: _Problem, lam: Array, start: _Penalty, x: Array, 
     every = index_range(lam.shape[-1], lam)
     broken = (lam <= 0) & (excess > problem.tolerance(x, lam))
     worst = xp.argmax(xp.where(broken, excess, -xp.inf), axis=0)
-    # A new row waits until those taken in are met at least as well, or tiny steps between rows never end.
+    # A new row waits until the active ones are met at least as well, or tiny steps between rows never end.
     unrest = xp.max(xp.where(lam > 0, xp.abs(excess), 0.0), axis=0)
     fresh = broken[worst, every] & (excess[worst, every] >= unrest)
     taken = lam > 0
     taken[worst, every] = taken[worst, every] | fresh
 
-    # Gather the rows taken in, so that the linear systems stay as small as the active set.
+    # Gather the active rows, so that the linear systems stay as small as the active set.
     width = max(1, int(xp.max(xp.sum(xp.astype(taken, xp.int64), axis=0))))
     order = xp.argsort(xp.astype(~taken, xp.int8), axis=0, stable=True)[:width]  # [width, B]
     real = taken[order, every]
@@ -385,7 +386,7 @@ def _newton_direction(problem: _Problem, lam: Array, start: _Penalty, x: Array, 
     direction = xp.zeros_like(lam)
     direction[order, every] = step
 
-    # Where the Newton model is flat or points the wrong way, climb along the row broken most alone.
+    # Where the Newton model is flat or points the wrong way, use only the row broken most.
     wild = ~xp.all(xp.isfinite(step), axis=0) | (xp.max(xp.abs(step), axis=0) > 1e9)
     wrong = (direction[worst, every] <= 0) | ~(xp.sum(direction * excess, axis=0) > 0)
     (alone,) = xp.nonzero(fresh & (wild | wrong))
@@ -405,7 +406,7 @@ def _line_search(problem: _Problem, start: _Penalty, direction: Array, longest: 
     offset = xp.sum(direction * problem.bound, axis=0)
     answer = xp.zeros_like(longest)
     left = index_range(len(longest), longest)
-    # A Newton direction is meant to be taken whole; along a single row the first step has to be found.
+    # A Newton direction starts with the full step; along a single row the first step has to be found.
     t = xp.minimum(xp.zeros_like(longest) + (len(direction) > 1), longest)
     low, high, finished = xp.zeros_like(t), 1.0 * longest, t < 0
     one_ellipsoid = problem.curved and not problem.kinked and len(direction) == 1 and bool(xp.all(offset > 0))
@@ -419,13 +420,13 @@ def _line_search(problem: _Problem, start: _Penalty, direction: Array, longest: 
         tangent = problem.slope(ray, x)
         curvature = xp.sum(tangent * tangent * problem.mobility(here, x), axis=0)
         low, high = xp.where(slope > 0, t, low), xp.where(slope > 0, high, t)
-        # For one ellipsoid 1/sqrt(f) is nearly straight in t where f is not: a step of Newton on that goes far.
+        # For one ellipsoid 1/sqrt(f) is nearly linear in t while f is not: a Newton step on it converges fast.
         gain = 2 * (slope + offset) * (xp.sqrt((slope + offset) / offset) - 1) if one_ellipsoid else slope
         newton = t + gain / xp.where(curvature > 0, curvature, xp.inf)
-        # Nearly flat is no reason to leap: while there is no upper end, grow step by step.
+        # No large jump where the slope is nearly flat: while there is no upper end, grow step by step.
         bounded = xp.isfinite(high)
         newton = xp.where(bounded, newton, xp.minimum(newton, 64.0 * (t + 1.0)))
-        # Outside the bracket Newton is no guide: halve it, or widen it while it has no upper end.
+        # Outside the bracket Newton is not usable: halve the bracket, or widen it while it has no upper end.
         middle = xp.where(bounded, 0.5 * (low + xp.where(bounded, high, low)), 8.0 * t + 1.0)
         following = xp.where((curvature > 0) & (newton > low) & (newton < high), newton, middle)
         finished = finished | (
@@ -438,7 +439,7 @@ def _line_search(problem: _Problem, start: _Penalty, direction: Array, longest: 
         t = xp.where(finished, t, xp.minimum(following, longest))
         remaining = len(t) - int(xp.sum(xp.astype(finished, xp.int64)))
         if remaining > 0.7 * len(t):
-            continue  # gathering the rest would cost more than carrying the finished along
+            continue  # gathering the rest would cost more than keeping the finished ones
         answer[left[finished]] = t[finished]
         if not remaining:
             return answer

@@ -1,4 +1,4 @@
-"""Tabular guarded value iteration: the ground truth for every later test."""
+"""Tabular guarded value iteration: the ground truth in tests of the learner."""
 
 from rlpd_gx.theory.contraction import contraction_factor, random_mdp
 from rlpd_gx.theory.files import load_mdp, save_mdp, save_solution

@@ -1,4 +1,4 @@
-"""Random guarded MDPs, and how much an operator really contracts on them."""
+"""Random guarded MDPs, and measured contraction factors of operators on them."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -47,9 +47,9 @@ def contraction_factor(
     """Largest `|TQ - TQ'| / |Q - Q'|` seen over pairs of q [S, A], in max norms.
 
     values_of: q [S, A] -> values [S]; `TQ = R + gamma * P values_of(Q)`.
-    Random pairs fall far short of gamma. So every third pair differs by nearly a constant, where the exact
-    factor is gamma, and every third by better actions raised and worse ones lowered, which betrays operators
-    that are no contraction.
+    Random pairs stay far below gamma. So every third pair differs by nearly a constant, where the exact factor is
+    gamma, and in every third better actions are raised and worse ones lowered, which exposes operators that are no
+    contraction.
     """
     shape = (mdp.num_states, mdp.num_actions)
     largest = 0.0
@@ -120,7 +120,7 @@ def _observe(mdps: list[TabularMDP], rng: np.random.Generator, num_pairs: int, a
         quick = guarded_value_iteration(mdp, 1e-3 * scale, alpha=alpha)
         exact = guarded_value_iteration(mdp, 1e-8 * scale, alpha=alpha)
         error = max(np.abs(quick.q - exact.q).max(), np.abs(quick.values - exact.values).max())
-        # What is left of the reference's own error belongs to the measurement, not to the quick solution.
+        # The reference's own error belongs to the measurement, not to the quick solution.
         quick_runs.append((max(0.0, float(error) - exact.error_bound), quick.error_bound))
     error, bound = max(quick_runs, key=lambda run: run[0] / run[1])
     return Observed(max(factors), error, bound)

@@ -1,4 +1,4 @@
-"""MDPs and solutions as .npz files. Nothing is ever unpickled, and a result appears whole or not at all.
+"""MDPs and solutions as .npz files. Nothing is unpickled, and results are written whole or not at all.
 
 Keys of an MDP: `discount`; `allowed` bool [S, A]; `rewards` [S, A] or [S, A, S]; and `transitions` [S, A, S],
 or the three arrays of a CSR matrix [S*A, S]: `transitions_data`, `transitions_indices`, `transitions_indptr`.
@@ -10,13 +10,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy import sparse
 
 from rlpd_gx.errors import GxError
 from rlpd_gx.files import whole_file
 from rlpd_gx.theory.mdp import TabularMDP
 from rlpd_gx.theory.solve import GuardedSolution
+from rlpd_gx.trees import Json
+from rlpd_gx.types import Array
 from rlpd_gx.untrusted import read_npz
 
 _CSR = ("transitions_data", "transitions_indices", "transitions_indptr")
@@ -24,7 +25,7 @@ _KEYS = ("discount", "allowed", "rewards", "transitions", *_CSR, "fallback", "in
 
 
 def load_mdp(path: str | Path) -> TabularMDP:
-    """Read and check an MDP; every fault is told with the file's name."""
+    """Read and check an MDP; errors name the file."""
     arrays = _read(Path(path))
     try:
         return _build(arrays)
@@ -32,7 +33,7 @@ def load_mdp(path: str | Path) -> TabularMDP:
         raise GxError(f"{path}: {error}") from None
 
 
-def _read(path: Path) -> dict[str, NDArray[Any]]:
+def _read(path: Path) -> dict[str, Array]:
     if not path.exists():
         raise GxError(f"{path} does not exist; name an .npz file that holds an MDP")
     if path.is_dir():
@@ -45,7 +46,7 @@ def _read(path: Path) -> dict[str, NDArray[Any]]:
         ) from error
 
 
-def _build(arrays: dict[str, NDArray[Any]]) -> TabularMDP:
+def _build(arrays: dict[str, Array]) -> TabularMDP:
     is_sparse = "transitions" not in arrays and any(key in arrays for key in _CSR)
     needed = ("discount", "allowed", "rewards", *(_CSR if is_sparse else ("transitions",)))
     missing = [key for key in needed if key not in arrays]
@@ -66,7 +67,7 @@ def _build(arrays: dict[str, NDArray[Any]]) -> TabularMDP:
     return mdp.with_safe_sets(mdp.allowed, inevitable | mdp.inevitable)
 
 
-def _csr(allowed: NDArray[Any], data: NDArray[Any], indices: NDArray[Any], indptr: NDArray[Any]) -> Any:
+def _csr(allowed: Array, data: Array, indices: Array, indptr: Array) -> sparse.csr_array:
     if allowed.ndim != 2:
         raise GxError(f"allowed has shape {allowed.shape}; give [S, A]")
     rows = allowed.size
@@ -85,7 +86,7 @@ def _csr(allowed: NDArray[Any], data: NDArray[Any], indices: NDArray[Any], indpt
 
 def save_mdp(path: str | Path, mdp: TabularMDP) -> None:
     """Write an MDP that `load_mdp` reads."""
-    arrays: dict[str, Any] = {"discount": mdp.discount, "allowed": mdp.allowed, "inevitable": mdp.inevitable}
+    arrays: Json = {"discount": mdp.discount, "allowed": mdp.allowed, "inevitable": mdp.inevitable}
     arrays["rewards"] = mdp.rewards
     if isinstance(mdp.transitions, np.ndarray):
         arrays["transitions"] = mdp.transitions.reshape(mdp.num_states, mdp.num_actions, mdp.num_states)
@@ -102,6 +103,6 @@ def save_solution(path: str | Path, mdp: TabularMDP, solution: GuardedSolution, 
     _write(Path(path), arrays | {"inevitable": mdp.inevitable, "discount": mdp.discount, "alpha": alpha})
 
 
-def _write(path: Path, arrays: dict[str, Any]) -> None:
+def _write(path: Path, arrays: Json) -> None:
     with whole_file(path) as file:
         np.savez(file, allow_pickle=False, **arrays)

@@ -1,4 +1,4 @@
-"""MDPs with a lure: a forbidden action worth more than any allowed one, so an unguarded backup must go wrong.
+"""MDPs with a lure: a forbidden action worth more than any allowed one, so an unguarded backup overestimates.
 
 The exact values are closed forms, independent of the solver: ground truth for it and for the deep learner.
 """
@@ -47,7 +47,7 @@ class Lure:
 def lure_bandit(
     discount: float = 0.9, safe_rewards: Sequence[float] = (0.5, 1.0), lure_reward: float = 2.0
 ) -> Lure:
-    """One state for ever: each safe action pays its reward, the forbidden last one pays more.
+    """One state without end: each safe action pays its reward, the forbidden last one pays more.
 
     Here V = max r + gamma V, so V = max r / (1 - gamma); softly the maximum is a log-sum-exp.
     """
@@ -72,9 +72,9 @@ def lure_bandit(
 def lure_corridor(
     length: int = 5, discount: float = 0.9, exit_reward: float = 1.0, jackpot: float = 10.0
 ) -> Lure:
-    """A corridor: leave now for a small reward (action 0), or go on (action 1) to a forbidden jackpot.
+    """A corridor: leave now for a small reward (action 0), or continue (action 1) to a forbidden jackpot.
 
-    The error of an unguarded backup travels back to states from which the lure cannot even be seen.
+    The error of an unguarded backup propagates back to states that are far from the lure.
     Under the guard V = exit reward everywhere; without it, V = gamma^(steps to the end) * jackpot.
     """
     if length < 1 or not 0 < exit_reward < discount ** (length - 1) * jackpot:
@@ -109,7 +109,7 @@ def lure_corridor(
 def lure_gate(
     num_tries: int = 3, success: float = 0.25, discount: float = 0.9, goal_reward: float = 1.0
 ) -> Lure:
-    """A gate: every safe action gets through with the same probability, the forbidden last one surely.
+    """A gate: every safe action gets through with the same probability, the forbidden last one with certainty.
 
     Here V = p * goal + gamma (1 - p) V; softly, n equal actions add alpha * log n to each attempt.
     """

@@ -10,7 +10,8 @@ from numpy.typing import ArrayLike, NDArray
 from scipy import sparse
 
 from rlpd_gx.errors import GxError
-from rlpd_gx.theory.rows import check_distributions, expected_rewards, longest_row, stack_rows
+from rlpd_gx.theory.rows import Rows, check_distributions, expected_rewards, longest_row, stack_rows
+from rlpd_gx.types import Array
 
 if TYPE_CHECKING:
     import gymnasium
@@ -24,7 +25,7 @@ class TabularMDP:
     discount: in [0, 1). allowed: bool [S, A], the safe sets.
     fallback: action, or one per state [S], that runs where nothing is allowed; such states are `inevitable`.
 
-    A terminal state returns to itself with reward 0 and one allowed action: more would earn entropy for ever.
+    A terminal state returns to itself with reward 0 and one allowed action: with more it would keep earning entropy.
     """
 
     def __init__(
@@ -40,7 +41,7 @@ class TabularMDP:
         sums = check_distributions(self.transitions, self.num_actions)
         self.rewards, self.reward_scale = expected_rewards(rewards, self.transitions, sums, self.num_actions)
         self.allowed, self.inevitable = _safe_sets(allowed, fallback, self.rewards.shape)
-        # A sum off one by x would shift values by x / (1 - gamma); dividing here spares a copy of the table.
+        # A sum off one by x would shift values by x / (1 - gamma); dividing here saves a copy of the table.
         self._weights = self.discount / sums
         self.longest_row = longest_row(self.transitions)
 
@@ -61,7 +62,7 @@ class TabularMDP:
         return q
 
     def successors(self, state: int, action: int) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-        """Next states that can follow, and their probabilities."""
+        """Possible next states, and their probabilities."""
         row = self.transitions[[state * self.num_actions + action]]
         dense = row[0] if isinstance(row, np.ndarray) else row.toarray()[0]
         states = np.flatnonzero(dense)
@@ -78,7 +79,7 @@ class TabularMDP:
         other.inevitable = inevitable
         return other
 
-    def markov_chain(self, policy: NDArray[Any]) -> tuple[Any, NDArray[np.float64]]:
+    def markov_chain(self, policy: Array) -> tuple[Rows, NDArray[np.float64]]:
         """`gamma * P_pi` [S, S] and `R_pi` [S] of a policy: actions [S] or probabilities [S, A]."""
         states = np.arange(self.num_states)
         if policy.ndim == 1:
@@ -94,7 +95,7 @@ class TabularMDP:
         if isinstance(self.transitions, np.ndarray):
             table = self.transitions.reshape(self.num_states, self.num_actions, self.num_states)
             return np.matmul(weights[:, None, :], table)[:, 0, :], rewards
-        width = self.transitions.indices.dtype  # a wider one would make scipy copy the whole table
+        width = self.transitions.indices.dtype  # a wider type would make scipy copy the whole table
         starts = np.arange(0, weights.size + 1, self.num_actions, dtype=width)
         pairs = np.arange(weights.size, dtype=width)
         mixing = sparse.csr_array((weights.reshape(-1), pairs, starts), shape=(self.num_states, weights.size))
@@ -104,7 +105,7 @@ class TabularMDP:
     @classmethod
     def from_gymnasium(
         cls,
-        env: "gymnasium.Env[Any, Any]",
+        env: "gymnasium.Env[int, int]",
         discount: float,
         allowed: ArrayLike | Callable[[int, int], bool] | None = None,
         fallback: ArrayLike | None = None,
@@ -153,7 +154,7 @@ def _check_discount(discount: float) -> float:
     return value
 
 
-def _check_mask(allowed: NDArray[Any], shape: tuple[int, ...]) -> None:
+def _check_mask(allowed: Array, shape: tuple[int, ...]) -> None:
     if allowed.dtype != np.bool_:
         raise GxError(f"allowed holds {allowed.dtype}; give booleans, for instance allowed.astype(bool)")
     if allowed.shape != shape:

@@ -1,7 +1,7 @@
 """What a state is worth given q [S, A], and the policies that achieve it; forbidden actions never count.
 
 Each of these is monotone, and raising q by a constant raises the value by the same constant. Followed by
-`R + gamma * P V` that makes a gamma-contraction in the max norm, and is all the certificate in `solve` needs.
+`R + gamma * P V` that makes a gamma-contraction in the max norm, which is all that the certificate in `solve` needs.
 """
 
 import numpy as np

@@ -1,7 +1,6 @@
-"""Recursive feasibility: take away actions that can lead to where nothing is allowed."""
+"""Recursive feasibility: remove actions that can lead to states where nothing is allowed."""
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -9,17 +8,18 @@ from scipy import sparse
 
 from rlpd_gx.theory.mdp import TabularMDP
 from rlpd_gx.theory.rows import Rows
+from rlpd_gx.types import Array
 
 
 @dataclass(frozen=True)
 class Pruning:
-    """What `prune` took away, and the MDP that is left.
+    """What `prune` removed, and the remaining MDP.
 
     mdp: outside its `inevitable` states, no allowed action can lead into one.
-    removed: bool [S, A], the actions taken out of the safe sets.
+    removed: bool [S, A], the actions removed from the safe sets.
     doomed: [n] states that lost their last action. In `mdp` they are flagged inevitable and keep the allowed
-        actions that put the dead end off longest, so that nothing forbidden runs where something was allowed.
-    steps_left: [S] steps a state can count on before a dead end; 0 in one, -1 where it is avoided for ever.
+        actions that delay the dead end longest, so that nothing forbidden runs where something was allowed.
+    steps_left: [S] guaranteed steps before a dead end; 0 in one, -1 where it can always be avoided.
     """
 
     mdp: TabularMDP
@@ -49,7 +49,7 @@ def prune(mdp: TabularMDP) -> Pruning:
     steps_left = np.where(mdp.inevitable, 0, -1)
     frontier = np.flatnonzero(mdp.inevitable)
     columns = _by_successor(mdp.transitions)
-    # Each state enters the frontier once, so each transition is looked at once however long the chains are.
+    # Each state enters the frontier once, so each transition is visited once, however long the chains are.
     steps = 0
     while frontier.size:
         steps += 1
@@ -58,7 +58,7 @@ def prune(mdp: TabularMDP) -> Pruning:
         states, actions = states[hit], actions[hit]
         left[states, actions] = False
         emptied = ~left[states].any(axis=1)
-        # These fell in their state's last round: no other action there holds out longer.
+        # These were removed in their state's last round: no other action there lasts longer.
         kept[states[emptied], actions[emptied]] = True
         frontier = np.unique(states[emptied])
         steps_left[frontier] = steps
@@ -67,7 +67,7 @@ def prune(mdp: TabularMDP) -> Pruning:
     return Pruning(pruned, before & ~left, doomed, steps_left)
 
 
-def _by_successor(rows: Rows) -> Any:
+def _by_successor(rows: Rows) -> Array | sparse.csc_array:
     """Where each state can be entered from, as columns; a byte per transition instead of its probability."""
     if isinstance(rows, np.ndarray):
         return rows
@@ -75,7 +75,7 @@ def _by_successor(rows: Rows) -> Any:
     return possible.tocsc()
 
 
-def _predecessors(columns: Any, frontier: NDArray[np.int64]) -> NDArray[np.int64]:
+def _predecessors(columns: Array | sparse.csc_array, frontier: NDArray[np.int64]) -> NDArray[np.int64]:
     """Rows `s * A + a` with a positive probability of entering the frontier, each once."""
     if isinstance(columns, np.ndarray):
         return np.flatnonzero((columns[:, frontier] > 0).any(axis=1))

@@ -8,10 +8,11 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from rlpd_gx.errors import GxError
+from rlpd_gx.types import Array
 
 Rows: TypeAlias = "NDArray[np.float64] | sparse.csr_array"
 
-# float32 tables of a thousand successors miss one by about this much; backups divide by the true sum.
+# float32 rows of a thousand successors sum to one up to this error; backups divide by the true sum.
 SUM_TOLERANCE = 1e-6
 # Rewards and temperatures below this cannot overflow, whatever the discount.
 LARGEST = 1e150
@@ -43,13 +44,13 @@ def stack_rows(table: Any, what: str) -> tuple[Rows, int, int]:
     return dense.astype(np.float64, copy=False).reshape(-1, num_states), num_states, num_actions
 
 
-def _check_numeric(array: NDArray[Any], what: str) -> None:
+def _check_numeric(array: Array, what: str) -> None:
     if array.dtype.kind not in "fiub":
         raise GxError(f"{what} holds {array.dtype}; give real numbers")
 
 
 def _interleave(matrices: Sequence[Any], what: str) -> tuple[sparse.csr_array, int, int]:
-    """Weave A sparse matrices [S, S] into rows [S*A, S], one action at a time to spare memory."""
+    """Interleave A sparse matrices [S, S] to rows [S*A, S], one action at a time to save memory."""
     num_actions = len(matrices)
     if num_actions == 0:
         raise GxError(f"{what} is an empty list; give one sparse matrix [S, S] per action")
@@ -108,7 +109,7 @@ def check_distributions(rows: Rows, num_actions: int) -> NDArray[np.float64]:
 
 
 def _check_structure(rows: sparse.csr_array, num_actions: int) -> None:
-    """Compiled loops follow these indices without looking, so they are checked before any use."""
+    """Compiled loops use these indices unchecked, so they are checked first."""
     if (np.diff(rows.indptr) < 0).any():
         state, action = divmod(int(np.argmax(np.diff(rows.indptr) < 0)), num_actions)
         raise GxError(f"indptr decreases at state {state}, action {action}; it must count entries row by row")
@@ -133,7 +134,7 @@ def _locate(rows: Rows, entry: int, num_actions: int) -> tuple[int, int, int]:
 
 
 def longest_row(rows: Rows) -> int:
-    """Most successors of any row: the number of terms in a backup's longest sum."""
+    """Largest number of successors of a row: the number of terms in a backup's longest sum."""
     if isinstance(rows, np.ndarray):
         return rows.shape[1]
     return int(np.diff(rows.indptr).max(initial=1))

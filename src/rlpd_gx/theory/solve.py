@@ -1,4 +1,4 @@
-"""Guarded value iteration that says how far from the exact answer it can be.
+"""Guarded value iteration with a certified error bound.
 
 For any values V and one backup TV, with d = TV - V, monotonicity and the discount alone give, in every state,
 
@@ -6,7 +6,7 @@ For any values V and one backup TV, with d = TV - V, monotonicity and the discou
 
 and the same interval holds for Q* around the q that produced TV. The middle of it is returned, and half its
 width is the error bound (never more than gamma/(1-gamma) * max |d|). How V was found does not matter, so
-cheap sweeps of the current policy run between two backups (modified policy iteration): the proof needs one.
+cheap sweeps of the current policy run between two backups (modified policy iteration): the bound needs only one.
 """
 
 import math
@@ -29,24 +29,25 @@ from rlpd_gx.theory.operators import (
     soft_max,
     soft_policy,
 )
-from rlpd_gx.theory.rows import LARGEST
+from rlpd_gx.theory.rows import LARGEST, Rows
+from rlpd_gx.types import Array
 
 Floats = NDArray[np.float64]
 Progress = Callable[[int, float], None]
 
-# Sweeps end once they narrowed the interval this much: more would polish a policy that is about to change.
+# Sweeps end once they have narrowed the interval this much: more would refine a policy that is about to change.
 SWEEP_GAIN = 0.1
 MAX_SWEEPS = 100
-# Where a policy is slow to settle, a small dense system is quicker solved than swept.
+# Where a policy converges slowly, a small dense system is solved faster than swept.
 SWEEPS_BEFORE_SOLVE = 5
 DIRECT_STATES = 2000
 
 
 @dataclass(frozen=True)
 class GuardedSolution:
-    """A fixed point of a guarded operator, and how exactly it is known.
+    """A fixed point of a guarded operator, with its error bound.
 
-    q: [S, A], forbidden actions included (worth of taking one once, guarded ever after). values: [S].
+    q: [S, A], forbidden actions included (their value if taken once, guarded afterwards). values: [S].
     policy: actions [S] where alpha is 0, probabilities [S, A] otherwise.
     error_bound: no entry of q or values is farther from the exact one; the policy loses at most twice this.
     iterations: full backups made (policy sweeps in between are not counted).
@@ -54,7 +55,7 @@ class GuardedSolution:
 
     q: Floats
     values: Floats
-    policy: NDArray[Any]
+    policy: Array
     error_bound: float
     iterations: int
 
@@ -83,7 +84,7 @@ def guarded_value_iteration(
         lambda q: _chain_with_entropy(mdp, soft_policy(q, mdp.allowed, alpha), alpha),
         tolerance,
         alpha=alpha,
-        follow_above=0.5,  # mixing the rows of all actions is dear: only where backups make slow progress
+        follow_above=0.5,  # combining the rows of all actions is expensive: only where backups make slow progress
         progress=progress,
     )
     return GuardedSolution(q, values, soft_policy(q, mdp.allowed, alpha), bound, iterations)
@@ -97,7 +98,7 @@ def evaluate_policy(
     alpha: float = 0.0,
     progress: Progress | None = None,
 ) -> GuardedSolution:
-    """The q and values of any policy, as it stands: `renormalise` it first to keep it inside the safe sets.
+    """The q and values of any policy as it is: `renormalise` it first to keep it inside the safe sets.
 
     policy: probabilities [S, A] or actions [S]. alpha: weight of the policy's entropy in its value.
     """
@@ -120,7 +121,7 @@ def _check_alpha(alpha: float) -> None:
         raise GxError(f"alpha is {alpha}; give a temperature of 0 or more, below {LARGEST:g}")
 
 
-def _chain_with_entropy(mdp: TabularMDP, policy: Floats, alpha: float) -> tuple[Any, Floats]:
+def _chain_with_entropy(mdp: TabularMDP, policy: Floats, alpha: float) -> tuple[Rows, Floats]:
     chain, rewards = mdp.markov_chain(policy)
     return chain, rewards + policy_value(np.zeros_like(policy), policy, alpha)
 
@@ -128,7 +129,7 @@ def _chain_with_entropy(mdp: TabularMDP, policy: Floats, alpha: float) -> tuple[
 def _iterate(
     mdp: TabularMDP,
     values_of: Callable[[Floats], Floats],
-    chain_of: Callable[[Floats], tuple[Any, Floats]],
+    chain_of: Callable[[Floats], tuple[Rows, Floats]],
     tolerance: float,
     *,
     alpha: float = 0.0,
@@ -138,13 +139,13 @@ def _iterate(
     """Back up until the certificate meets the tolerance; return q [S, A], values [S], bound, iterations.
 
     chain_of: q -> `gamma * P_pi` and `R_pi` of the policy to follow after a backup that left more than the
-    share `follow_above` of the previous interval.
+    fraction `follow_above` of the previous interval.
     """
     if not 0.0 < tolerance < math.inf:
         raise GxError(f"tolerance is {tolerance}; give a number above 0")
     gamma = mdp.discount
     gain = gamma / (1.0 - gamma)
-    # By then contraction alone has shrunk the first error below rounding, so what is left is rounding.
+    # By then contraction alone has shrunk the first error below rounding: the rest is rounding.
     last_useful = math.ceil(2 * math.log(sys.float_info.epsilon) / math.log(gamma)) + 1 if gamma > 0.0 else 1
     values, previous = np.zeros(mdp.num_states), sys.float_info.max
     for iterations in count(1):

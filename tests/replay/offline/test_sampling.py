@@ -20,7 +20,7 @@ def test_shuffled_transitions_give_exactly_their_own_stacks(tmp_path, sampler):
     hybrid = Hybrid(
         online=None, offline=line, sampler=sampler, generator=np.random.default_rng(0), batch_size=64, stack=4
     )
-    batch = hybrid.sample(mix=0.0, interval=2 if isinstance(sampler, Span) else 1)
+    batch = hybrid.sample(online_ratio=0.0, interval=2 if isinstance(sampler, Span) else 1)
     t = line.reward[batch.row[0]]
     assert set(t) == {10, 11, 20, 30, 50}
     for back in range(4):

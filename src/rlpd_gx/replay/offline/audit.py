@@ -1,7 +1,6 @@
 """What is in a dataset, before anything is trained on it."""
 
 from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 from rich.table import Table
@@ -9,12 +8,13 @@ from rich.table import Table
 from rlpd_gx import trees
 from rlpd_gx.replay.offline.dataset import ASSUMED, OfflineDataset
 from rlpd_gx.safe_sets import decode
+from rlpd_gx.trees import Json, JsonMapping, Tree
 from rlpd_gx.types import Array
 
 BATCH_ROWS = 4096
 
 
-def audit(dataset: OfflineDataset) -> dict[str, Any]:
+def audit(dataset: OfflineDataset) -> Json:
     """Facts and findings as plain numbers, lists and strings."""
     line = dataset.timeline
     steps = line.is_step
@@ -22,7 +22,7 @@ def audit(dataset: OfflineDataset) -> dict[str, Any]:
     returns = np.bincount(episode, weights=np.where(steps, line.reward, 0).astype(np.float64))
     lengths = np.bincount(episode, weights=steps)
     rewards, actions = line.reward[steps], line.executed_action[steps]
-    report: dict[str, Any] = {
+    report: Json = {
         "name": dataset.name,
         "format": dataset.format,
         "env_id": dataset.env_id,
@@ -37,7 +37,7 @@ def audit(dataset: OfflineDataset) -> dict[str, Any]:
         "observation": _observation(line.observation),
         "action": _actions(actions),
         "actions_out_of_range_steps": _outside(dataset, actions),
-        "intervened_share": float(np.mean(_differ(line.proposed_action[steps], actions))),
+        "corrected_share": float(np.mean(_differ(line.proposed_action[steps], actions))),
         "unsafe_share": float(np.mean(line.unsafe_event[steps])) if dataset.knows_unsafe_events else None,
         "not_finite_rows": _not_finite(dataset),
         "safe_sets": _safe_sets(dataset),
@@ -52,7 +52,7 @@ def audit(dataset: OfflineDataset) -> dict[str, Any]:
     return report
 
 
-def as_table(report: Mapping[str, Any]) -> Table:
+def as_table(report: JsonMapping) -> Table:
     """The report for a terminal."""
     table = Table(title=f"{report['name']} ({report['format']})", show_header=False, title_justify="left")
     table.add_column(style="bold", no_wrap=True)
@@ -67,7 +67,7 @@ def as_table(report: Mapping[str, Any]) -> Table:
     return table
 
 
-def _as_text(value: Any) -> str:
+def _as_text(value: object) -> str:
     if value is None:
         return "unknown"
     if isinstance(value, float):
@@ -80,19 +80,19 @@ def _as_text(value: Any) -> str:
 
 
 def _spread(values: Array) -> dict[str, float] | None:
-    """Of the finite ones: the others are counted apart."""
+    """Of the finite values; the others are counted separately."""
     values = values[np.isfinite(values)]
     if not len(values):
         return None
     return {"min": float(np.min(values)), "mean": float(np.mean(values)), "max": float(np.max(values))}
 
 
-def _observation(observation: Any) -> dict[str, str]:
+def _observation(observation: Tree) -> dict[str, str]:
     parts = trees.named_leaves(observation)
     return {name or "all": f"{part.dtype}{list(part.shape[1:])}" for name, part in parts.items()}
 
 
-def _actions(actions: Array) -> dict[str, Any]:
+def _actions(actions: Array) -> Json:
     if actions.dtype.kind in "iu" and actions.ndim == 1:
         ids, counts = np.unique(actions, return_counts=True)
         return {f"id {number}": int(count) for number, count in zip(ids, counts, strict=True)}
@@ -127,7 +127,7 @@ def _not_finite(dataset: OfflineDataset) -> dict[str, int]:
     return found
 
 
-def _safe_sets(dataset: OfflineDataset) -> dict[str, Any]:
+def _safe_sets(dataset: OfflineDataset) -> Json:
     """Counts over the rows that are s or s' of a step; None where the codes cannot be read."""
     needed = dataset.needs_safe_set
     rows, missing = int(needed.sum()), int((needed & ~dataset.has_safe_set).sum())

@@ -11,7 +11,7 @@ import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, Any
+from typing import IO
 from urllib.parse import quote
 
 import numpy as np
@@ -20,6 +20,7 @@ from rlpd_gx import files
 from rlpd_gx.errors import GxError
 from rlpd_gx.replay.offline.numbers import cast
 from rlpd_gx.safe_sets import Spec
+from rlpd_gx.trees import DType, Json, JsonMapping
 from rlpd_gx.types import Array
 from rlpd_gx.untrusted import pickled, reading
 
@@ -39,14 +40,14 @@ def cache_root() -> Path:
 def content_hash(path: Path) -> str:
     """SHA-256 of a file, or of all files under a folder.
 
-    Always of the content: size and time of a file can stay the same while it changes.
+    Of the content, since size and time of a file can stay the same while it changes.
     """
     inside = [path] if path.is_file() else sorted(file for file in path.rglob("*") if file.is_file())
     lines = [f"{file.relative_to(path)}\0{files.sha256(file)}\n" for file in inside]
     return hashlib.sha256("".join(lines).encode()).hexdigest()
 
 
-def key_of(choices: Mapping[str, Any]) -> str:
+def key_of(choices: JsonMapping) -> str:
     """A short name for a set of choices that can be written as JSON."""
     text = json.dumps({"layout": LAYOUT_VERSION, **choices}, sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:32]
@@ -59,8 +60,8 @@ class ColumnWriter:
         self.folder = folder
         self.rows = 0
         self._files: dict[str, IO[bytes]] = {}
-        self._kinds: dict[str, tuple[np.dtype[Any], tuple[int, ...]]] = {}
-        self._sums: dict[str, Any] = {}
+        self._kinds: dict[str, tuple[DType, tuple[int, ...]]] = {}
+        self._sums: Json = {}
 
     def append(self, columns: Mapping[str, Array], where: str) -> None:
         """`[k, ...]` rows of every column; `where` names them in an error."""
@@ -86,7 +87,7 @@ class ColumnWriter:
             data.tofile(self._files[name])
         self.rows += len(next(iter(columns.values())))
 
-    def finish(self, meta: Mapping[str, Any]) -> None:
+    def finish(self, meta: JsonMapping) -> None:
         """Write `meta.json`, with the checksum of every column, last."""
         self.close()
         kinds = {
@@ -105,7 +106,7 @@ class ColumnWriter:
 
 @contextmanager
 def new_folder(target: Path) -> Iterator[ColumnWriter]:
-    """A writer into a hidden folder that becomes `target` only if the block ends well."""
+    """A writer into a hidden folder that becomes `target` only if the block succeeds."""
     written = False
     try:
         with files.whole_folder(target) as hidden:
@@ -116,7 +117,7 @@ def new_folder(target: Path) -> Iterator[ColumnWriter]:
                 writer.close()
             written = True
     except GxError:
-        if not (written and is_dataset(target)):  # otherwise another process was quicker with the same data
+        if not (written and is_dataset(target)):  # otherwise another process was faster with the same data
             raise
 
 
@@ -126,12 +127,12 @@ def is_dataset(folder: Path) -> bool:
     return meta.is_file() and f'"{MARK}"'.encode() in meta.read_bytes()
 
 
-def read_meta(folder: Path) -> dict[str, Any]:
+def read_meta(folder: Path) -> Json:
     """`meta.json`, refused if another version wrote it or its checksum is wrong."""
     return _read_sealed(folder / "meta.json", LAYOUT_VERSION)
 
 
-def open_columns(folder: Path, meta: Mapping[str, Any]) -> dict[str, Array]:
+def open_columns(folder: Path, meta: JsonMapping) -> dict[str, Array]:
     """The columns, memory-mapped and read-only, once their checksums are verified."""
     columns = {}
     for name, kind in meta["columns"].items():
@@ -152,7 +153,7 @@ def open_columns(folder: Path, meta: Mapping[str, Any]) -> dict[str, Array]:
 
 
 def read_safe_sets(folder: Path, key: str) -> tuple[Array, Spec | None] | None:
-    """The codes and their spec that some rules made for a converted dataset, if they are kept."""
+    """The codes and spec that some rules made for a converted dataset, if cached."""
     file = _safe_set_file(folder, key)
     if not (file.is_file() and file.with_suffix(".json").is_file()):
         return None
@@ -163,7 +164,7 @@ def read_safe_sets(folder: Path, key: str) -> tuple[Array, Spec | None] | None:
 
 
 def write_safe_sets(folder: Path, key: str, codes: Array, spec: Spec | None) -> None:
-    """Keep the codes that some rules made; what is there is there completely."""
+    """Cache the codes that some rules made; the file is written whole or not at all."""
     file = _safe_set_file(folder, key)
     with files.whole_file(file) as stream:
         np.lib.format.write_array(stream, np.ascontiguousarray(codes), allow_pickle=False)
@@ -174,13 +175,13 @@ def _safe_set_file(folder: Path, key: str) -> Path:
     return folder / f"safe_set-{hashlib.sha256(key.encode()).hexdigest()[:16]}.npy"
 
 
-def _write_sealed(file: Path, content: Mapping[str, Any]) -> None:
+def _write_sealed(file: Path, content: JsonMapping) -> None:
     """JSON that carries its own checksum."""
     plain = json.loads(json.dumps(content))
     files.write_json(file, {**plain, SEAL: _sum_of(plain)})
 
 
-def _read_sealed(file: Path, version: int | None = None) -> dict[str, Any]:
+def _read_sealed(file: Path, version: int | None = None) -> Json:
     with reading(file, "delete the folder and convert again"):
         content = json.loads(file.read_bytes())
         if content.get(MARK) != version:  # before its checksum, which older versions did not write
@@ -193,7 +194,7 @@ def _read_sealed(file: Path, version: int | None = None) -> dict[str, Any]:
     return dict(content)
 
 
-def _sum_of(content: Mapping[str, Any]) -> str:
+def _sum_of(content: JsonMapping) -> str:
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 

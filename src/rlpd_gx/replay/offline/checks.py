@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -10,6 +9,7 @@ from rlpd_gx import trees
 from rlpd_gx.errors import GxError
 from rlpd_gx.replay.offline.episode import ActionRange, Episode, problem
 from rlpd_gx.replay.offline.numbers import cast, first_changed, flags, numbers
+from rlpd_gx.trees import Json
 from rlpd_gx.types import Array
 
 REPAIR = "repair the file or leave that episode out"
@@ -17,7 +17,7 @@ CLIP = "allowed as recorded; ask for clipping (--clip-actions) to bring them ins
 SUSPICIOUS_ENDS, SHORT_STEPS = 3, 10
 _SINGLE = np.dtype(np.float32)
 # Array fields of an episode beside observations, and their dimensions where one number is right.
-_DIMENSIONS: dict[str, Any] = {
+_DIMENSIONS: Json = {
     "rewards": 1,
     "margins": 1,
     "unsafe_events": 1,
@@ -28,11 +28,11 @@ _DIMENSIONS |= dict.fromkeys(("actions", "proposed_actions"))
 
 
 class Checks:
-    """Checks episodes one after another; `close` gives what is reported but not refused.
+    """Checks episodes one after another; `close` returns what is reported but not refused.
 
     `time_limit_steps` turns terminals at that length into time limits; `usual_limit_steps` only reports them.
-    With `strict` off, bad values are reported as well: that is how an audit sees all of them. `names` are what
-    the file calls the components of a field.
+    With `strict` off, bad values are reported as well, so that an audit lists all of them. `names` are the
+    file's names of the components of a field.
     """
 
     def __init__(
@@ -63,7 +63,7 @@ class Checks:
     def __call__(self, episode: Episode) -> Episode | None:
         """The episode with plain numbers, actions clipped or a time limit corrected where that was asked for.
 
-        None if no step is left: a time limit whose next observation is not known takes its step with it.
+        None if no step is left: where the observation after a time limit is not known, that step is dropped.
         """
         self._shapes(episode)
         self._finite("actions", episode.actions, episode)
@@ -90,7 +90,7 @@ class Checks:
         self._bad_fields[field] = (first, count + 1)
 
     def _shapes(self, episode: Episode) -> None:
-        """Shapes and types are refused even in an audit: nothing can be lined up without them."""
+        """Wrong shapes and types are refused even in an audit: columns cannot be aligned without them."""
         row, file = episode.first_row, episode.file or self.file
         episode.observations = trees.map_leaves(
             lambda part: numbers(file, "observations", part), episode.observations
@@ -196,7 +196,7 @@ class Checks:
         return episode
 
     def _time_limit_finding(self) -> list[str]:
-        """Terminals at a known limit, or several at the very length no episode exceeds, are hardly real."""
+        """Terminals at a known limit, or several at the length no episode exceeds, are probably time limits."""
         limit = self.time_limit_steps or self.usual_limit_steps
         count, row = self._terminals.get(limit or self._longest_steps, (0, 0))
         if not count or (limit is None and (count < SUSPICIOUS_ENDS or self._longest_steps < SHORT_STEPS)):

@@ -6,11 +6,12 @@ import hashlib
 import json
 import operator
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
+import gymnasium
 import numpy as np
 from rich.console import Console
 from rich.progress import Progress
@@ -23,10 +24,11 @@ from rlpd_gx.replay.offline.episode import ActionRange, Episode, Source
 from rlpd_gx.replay.offline.numbers import cast
 from rlpd_gx.replay.timeline import Layout, Timeline
 from rlpd_gx.safe_sets import SafeSet, Spec, decode
+from rlpd_gx.trees import Json, JsonMapping
 from rlpd_gx.types import Array
 from rlpd_gx.untrusted import reading
 
-_COMPARISONS: dict[str, Callable[[Any, Any], Any]] = {
+_COMPARISONS: dict[str, Callable[[Array, float], Array]] = {
     "<=": operator.le,
     ">=": operator.ge,
     "==": operator.eq,
@@ -35,22 +37,22 @@ _COMPARISONS: dict[str, Callable[[Any, Any], Any]] = {
     ">": operator.gt,
 }
 _FACTS = ("name", "format", "env_id", "rules_fingerprint", "knows_unsafe_events")
-_SAFE_SET_FACTS = ("safe_set_spec", "state_fingerprint")  # not in what older versions wrote
+_SAFE_SET_FACTS = ("safe_set_spec", "state_fingerprint")  # older versions did not write them
 ASSUMED = "assumed:"  # before the fingerprint, where some safe sets are an assumption
 KNOWN = "safe_set_known"  # extra column, where the safe sets of some rows are not known
-UNKNOWN_ID = -1  # what was done before a piece that begins inside an episode
+UNKNOWN_ID = -1  # the action before a piece that begins inside an episode
 _CHUNK_ROWS = 1 << 12  # written or summed at once
 _LEARNED = ("observation", "proposed_action", "executed_action", "reward")
-HISTORY_ROWS = 3  # before a piece: what a stack of 4 frames needs
+HISTORY_ROWS = 3  # before a piece, as a stack of 4 frames needs
 
 
 class LiveSafeSets(NamedTuple):
     """`safe_set(env)` in the current state of a live environment, None where unknown."""
 
-    safe_set: Callable[[Any], SafeSet | None]
+    safe_set: Callable[[gymnasium.Env], SafeSet | None]
     rules_fingerprint: str
     state_fingerprint: str | None = None
-    """Of what else the function does to read the state."""
+    """Fingerprint of the rest of what the function does to read the state."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,11 +65,11 @@ class OfflineDataset:
     env_id: str | None = None
     actions: ActionRange | None = None
     rules_fingerprint: str | None = None
-    """Of the rules that made the `safe_set` column, None where nothing is known."""
+    """Fingerprint of the rules that made the `safe_set` column, None where unknown."""
     safe_set_spec: Spec | None = None
     """What `rlpd_gx.decode` needs to read the `safe_set` column."""
     state_fingerprint: str | None = None
-    """Of what told the rules their state from stored observations, None where they read it themselves."""
+    """Fingerprint of the function from stored observations to the rules' state, None where they read observations."""
     knows_unsafe_events: bool = False
     findings: tuple[str, ...] = ()
     folder: Path | None = None
@@ -126,8 +128,8 @@ class OfflineDataset:
     def keep(self, wanted: Array) -> OfflineDataset:
         """Only the steps where `wanted` [n] holds, in pieces that still end with an observation.
 
-        A piece that begins inside an episode brings a few rows before it along, which are no steps: its frame
-        stacks and previous action stay what they were. `extras["step_in_episode"]` says where it lay.
+        A piece that begins inside an episode keeps a few rows before it, which are no steps, so that its frame stacks
+        and previous action do not change. `extras["step_in_episode"]` is its position in the episode.
         """
         line = self.timeline
         kept = wanted & line.is_step
@@ -144,12 +146,14 @@ class OfflineDataset:
         columns["is_step"] = (index >= np.repeat(first, length)) & (index < np.repeat(final, length))
         columns.setdefault("extras/step_in_episode", line.episode_step[index])
         ends = np.cumsum(length) - 1
-        columns["truncated"][ends - 1] |= line.is_step[final]  # it went on in the file
+        columns["truncated"][ends - 1] |= line.is_step[final]  # the episode continues in the file
         for name in ("reward", "terminated", "truncated", "margin", "unsafe_event"):
             columns[name][~columns["is_step"]] = 0
         return replace(self, timeline=Timeline.from_columns(columns), folder=None)
 
-    def check_environment(self, env_id: str | None, observation_space: Any, action_space: Any) -> None:
+    def check_environment(
+        self, env_id: str | None, observation_space: gymnasium.Space, action_space: gymnasium.Space
+    ) -> None:
         """Raise unless this data can have come from that environment."""
         if env_id and self.env_id and env_id != self.env_id:
             raise GxError(
@@ -175,7 +179,7 @@ class OfflineDataset:
             )
 
     def in_layout(self, layout: Layout) -> OfflineDataset:
-        """With the number types of another timeline (a ring's), so that the two can be mixed."""
+        """With the dtypes of another timeline (a ring's), so that both can be sampled together."""
         columns, wanted = self.timeline.columns(), layout.columns()
         for name in wanted.keys() | {name for name in columns if name.startswith("observation")}:
             here, there = columns.get(name), wanted.get(name)
@@ -187,7 +191,7 @@ class OfflineDataset:
                     "give the data of that environment"
                 )
             columns[name] = cast(self.name, name, here, there.base)
-        # Safe sets computed from rounded states must not be kept as those of the file.
+        # Safe sets computed from rounded states must not be cached as those of the file.
         return replace(self, timeline=Timeline.from_columns(columns), folder=None)
 
     def digest(self) -> str:
@@ -218,7 +222,7 @@ def load(
     path: str | Path,
     *,
     format: str | None = None,
-    options: Mapping[str, Any] | None = None,
+    options: JsonMapping | None = None,
     where: Sequence[str] = (),
     actions: ActionRange | None = None,
     clip_actions: bool = False,
@@ -231,7 +235,7 @@ def load(
     """Read a dataset in any known format; the second time it is opened from the cache.
 
     `options` go to the reader of the format. `actions` is the range to check against where the file does not
-    say. `live_safe_sets` are asked while an action log is replayed.
+    have one. `live_safe_sets` are asked while an action log is replayed.
     """
     path, root = Path(path), root or cache.cache_root()
     if path.is_dir() and cache.is_dataset(path):
@@ -307,7 +311,7 @@ def _convert(
 def rows_of(episode: Episode) -> dict[str, Array]:
     """The rows of one checked episode in the columns of a timeline: `[lead_in + T + 1, ...]` each.
 
-    Columns the file does not know are left out; `_open` fills them in.
+    Columns that are not in the file are left out; `_open` fills them in.
     """
     before, steps = episode.lead_in, episode.steps
     rows = before + steps + 1
@@ -379,7 +383,7 @@ def _check_finite(folder: Path, line: Timeline) -> None:
             )
 
 
-def _meta(actions: ActionRange | None, **facts: Any) -> dict[str, Any]:
+def _meta(actions: ActionRange | None, **facts: object) -> Json:
     return {**facts, "actions": _range_as_json(actions)}
 
 
@@ -389,7 +393,7 @@ def _where(dataset: OfflineDataset, conditions: Sequence[str]) -> OfflineDataset
     return dataset
 
 
-def _range_as_json(actions: ActionRange | None) -> dict[str, Any] | None:
+def _range_as_json(actions: ActionRange | None) -> Json | None:
     if actions is None:
         return None
     if actions.count is not None:
@@ -397,7 +401,7 @@ def _range_as_json(actions: ActionRange | None) -> dict[str, Any] | None:
     return {"low": np.asarray(actions.low).tolist(), "high": np.asarray(actions.high).tolist()}
 
 
-def _range_from_json(value: dict[str, Any] | None) -> ActionRange | None:
+def _range_from_json(value: Json | None) -> ActionRange | None:
     if value is None:
         return None
     if "count" in value:

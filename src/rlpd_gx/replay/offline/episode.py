@@ -1,9 +1,8 @@
-"""What every reader hands over: episodes, one at a time, and a few facts about where they came from."""
+"""What every reader returns: episodes, one at a time, and a few facts about their source."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 import gymnasium
 import numpy as np
@@ -11,6 +10,7 @@ import numpy as np
 from rlpd_gx import trees
 from rlpd_gx.errors import GxError
 from rlpd_gx.safe_sets import SafeSet, Spec
+from rlpd_gx.trees import Json
 from rlpd_gx.types import Array
 
 Observations = Array | dict[str, Array]
@@ -23,7 +23,7 @@ class Episode:
 
     `lead_in` counts frames before the first step that exist only so that its frame stack can be rebuilt:
     `observations` then holds `[lead_in + T + 1, ...]`. `safe_sets` is `[T + 1, width]`, `safe_sets_known`
-    `[T + 1]` where some of them are not, the rest `[T, ...]`.
+    is `[T + 1]` where some of them are unknown; other arrays are `[T, ...]`.
     """
 
     observations: Observations
@@ -34,9 +34,7 @@ class Episode:
     first_row: int = 0  # of this episode in its file, so that an error can name the row
     file: Path | None = None  # where the source has several
     lead_in: int = 0
-    final_observation_known: bool = (
-        True  # False: the one before it stands there, which only a terminal allows
-    )
+    final_observation_known: bool = True  # False: the one before it is repeated, which only a terminal allows
     proposed_actions: Array | None = None
     margins: Array | None = None
     unsafe_events: Array | None = None
@@ -56,7 +54,7 @@ class Episode:
 
     def without_last_step(self) -> "Episode":
         """T - 1 steps, cut: the observation before the last step becomes the final one, and is known."""
-        parts: dict[str, Any] = {
+        parts: Json = {
             name: None if (column := getattr(self, name)) is None else column[:-1]
             for name in ("actions", "rewards", *_OPTIONAL)
         }
@@ -80,7 +78,7 @@ class ActionRange:
     count: int | None = None
 
     @classmethod
-    def of_space(cls, space: Any) -> "ActionRange | None":
+    def of_space(cls, space: gymnasium.Space) -> "ActionRange | None":
         """From a Gymnasium Box or Discrete space; None for any other."""
         if isinstance(space, gymnasium.spaces.Box):
             return cls(low=np.asarray(space.low), high=np.asarray(space.high))
@@ -104,7 +102,7 @@ class Source:
     faults: list[GxError] = field(default_factory=list)
     """What is wrong with the data as a whole: refused, or in an audit reported."""
     names: Mapping[str, Sequence[str]] = field(default_factory=dict)
-    """What the file calls the components of a field, where it has names for them."""
+    """The file's names of the components of a field, where it has any."""
 
 
 def same_spec(spec: Spec | None, another: Spec) -> Spec:
@@ -140,7 +138,7 @@ def problem(file: Path | str, field_name: str, row: int | str | None, what: str,
 
 
 def _action_column(actions: Array) -> Array:
-    """Ids as int64 [T], numbers as [T, d]; what cannot be either is left for the checks to refuse."""
+    """Ids as int64 [T], numbers as [T, d]; anything else is left for the checks to refuse."""
     if actions.ndim == 0 or not actions.size:
         return actions
     if np.can_cast(actions.dtype, np.int64) and actions.dtype.kind != "b" and actions.size == len(actions):
@@ -149,7 +147,7 @@ def _action_column(actions: Array) -> Array:
 
 
 def first_bytes(path: Path, count: int) -> bytes:
-    """The first bytes of a file, empty for a folder: formats are told apart by them, not by names."""
+    """The first bytes of a file, empty for a folder: formats are recognised by them, not by file names."""
     if not path.is_file():
         return b""
     with path.open("rb") as file:

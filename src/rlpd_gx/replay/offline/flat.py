@@ -24,7 +24,7 @@ KNOWN = (
     "safe_sets",
     "next_safe_sets",
 )
-CLOCKS = ("step", "time")  # columns that may only grow within an episode
+CLOCKS = ("step", "time")  # columns that must not decrease within an episode
 
 
 def rename(found: Mapping[str, Array], mapping: Mapping[str, str] | None, file: Path) -> dict[str, Array]:
@@ -45,8 +45,8 @@ def rename(found: Mapping[str, Array], mapping: Mapping[str, str] | None, file: 
 def source(found: Mapping[str, Array], file: Path, left_out: Sequence[str] = (), **facts: Any) -> Source:
     """The episodes of `[N, ...]` columns.
 
-    Columns without numbers are left out, as the reader did already with those in `left_out`, or refused if they
-    are needed.
+    Columns without numbers are left out, like those in `left_out`, which the reader has dropped already; they are
+    refused if they are needed.
     """
     left_out = [*left_out, *(name for name in found if name not in KNOWN and not is_numeric(found[name]))]
     columns = {name: numbers(file, name, column) for name, column in found.items() if name not in left_out}
@@ -169,7 +169,7 @@ def _episodes(columns: Mapping[str, Array], file: Path, source: Source) -> Itera
 
 
 def _shuffled(columns: Mapping[str, Array], ends: Array, file: Path, source: Source) -> Iterator[GxError]:
-    """Signs that rows are not in the order in which they happened."""
+    """Signs that rows are not in time order."""
     for name in CLOCKS:
         if name in columns:
             back = (columns[name][1:] < columns[name][:-1]) & ~ends[:-1]

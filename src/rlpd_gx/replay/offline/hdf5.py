@@ -1,24 +1,25 @@
-"""HDF5 files that may be damaged or hostile: all of a dataset lies in its file, and fits into it."""
+"""HDF5 files that may be damaged or hostile: a dataset must be inside its file, and fit into it."""
 
 import math
 from pathlib import Path
 from typing import Any
 
 from rlpd_gx.errors import GxError
+from rlpd_gx.trees import Json
 from rlpd_gx.untrusted import check_size, reading
 
 INSIDE = "copy the data into the file itself"
 
 
-def datasets(file: Any, path: Path) -> dict[str, Any]:
+def datasets(file: Any, path: Path) -> Json:
     """Every `h5py.Dataset` of an open file by its name; links and storage outside the file are refused.
 
-    A declared size must fit what is stored. Soft links point into the same file, so nothing is lost by not
-    following them.
+    A declared size must fit what is stored. Soft links point into the same file, so they need not be
+    followed.
     """
     import h5py
 
-    found: dict[str, Any] = {}
+    found: Json = {}
     seen, total, groups = set(), 0, [("", file)]
     while groups:
         prefix, group = groups.pop()
@@ -43,7 +44,7 @@ def datasets(file: Any, path: Path) -> dict[str, Any]:
 
 
 def _declared(node: Any, path: Path, name: str) -> int:
-    """The bytes a dataset asks for, checked against those that are there."""
+    """The bytes a dataset declares, checked against those stored."""
     place = f"{path}: {name!r}"
     with reading(place):
         if node.is_virtual or node.external:

@@ -1,11 +1,11 @@
-"""Columns of plain numbers: what is one, what is a flag, and casts that change no value."""
+"""Columns of plain numbers and flags, and casts that change no value."""
 
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from rlpd_gx.replay.offline.episode import problem
+from rlpd_gx.trees import DType
 from rlpd_gx.types import Array
 
 
@@ -37,7 +37,7 @@ def flags(file: Path | str, name: str, column: Array, first_row: int = 0) -> Arr
     return column.astype(bool)
 
 
-def first_changed(column: Array, dtype: np.dtype[Any]) -> int | None:
+def first_changed(column: Array, dtype: DType) -> int | None:
     """The first row a cast would change: a float beyond the range, a number that is not whole or does not fit."""
     if np.can_cast(column.dtype, dtype, "safe"):
         return None
@@ -51,8 +51,8 @@ def first_changed(column: Array, dtype: np.dtype[Any]) -> int | None:
     return int(rows[0]) if rows.size else None
 
 
-def cast(file: Path | str, name: str, column: Array, dtype: np.dtype[Any], first_row: int = 0) -> Array:
-    """The column in another type, refused where that would change a value (rounding a float apart)."""
+def cast(file: Path | str, name: str, column: Array, dtype: DType, first_row: int = 0) -> Array:
+    """The column in another type, refused where that would change a value (except by rounding a float)."""
     if (row := first_changed(column, dtype)) is not None:
         value = column.reshape(len(column), -1)[row].tolist()
         raise problem(

@@ -2,9 +2,9 @@
 
 import gzip
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, SupportsFloat
 
 import gymnasium
 import numpy as np
@@ -14,7 +14,8 @@ from rlpd_gx.errors import GxError, missing_extra
 from rlpd_gx.replay.offline.episode import Episode, encode_sets
 from rlpd_gx.replay.offline.formats import minari as minari_format
 from rlpd_gx.safe_sets import SafeSet, Spec
-from rlpd_gx.types import Array
+from rlpd_gx.trees import Json, JsonMapping, Tree
+from rlpd_gx.types import Action, Array, Info
 
 EMPTY_EPISODES = 10  # in a row, before giving up
 
@@ -22,28 +23,28 @@ EMPTY_EPISODES = 10  # in a row, before giving up
 class Sink(Protocol):
     """Where finished episodes go."""
 
-    def add(self, episode: Episode, start: Mapping[str, Any]) -> None:
+    def add(self, episode: Episode, start: JsonMapping) -> None:
         """One finished episode; `start` has the `seed` of its reset and the `lives` it began with."""
 
-    def close(self, facts: Mapping[str, Any]) -> None:
-        """All episodes are there: add facts known only now, give the file or folder its name."""
+    def close(self, facts: JsonMapping) -> None:
+        """Finish: add facts that are known only now, and give the file or folder its name."""
 
     def discard(self) -> None:
         """Leave nothing behind."""
 
 
-class Recorder(gymnasium.Wrapper[Any, Any, Any, Any]):
+class Recorder(gymnasium.Wrapper[Tree, Action, Tree, Action]):
     """Hands every episode to a sink. Each reset is seeded (`seed`, `seed + 1`, ...), so it can be repeated.
 
     A guarded environment below reports its verdict in `info["guardian"]`; then the executed action is
-    recorded beside the proposed one. `unsafe_event(observation, reward, terminated, truncated, info)` tells
-    what the rules exist to prevent; without it, a life lost counts where the game counts lives.
-    `safe_set()` is the one in the current state: verdicts tell those before each step, it tells the last one.
+    recorded beside the proposed one. `unsafe_event(observation, reward, terminated, truncated, info)` is
+    true where what the rules exist to prevent has happened; without it, a lost life counts where the game counts
+    lives. Verdicts hold the safe set before each step; `safe_set()` gives the one after the last step.
     """
 
     def __init__(
         self,
-        env: gymnasium.Env[Any, Any],
+        env: gymnasium.Env[Tree, Action],
         sink: Sink,
         seed: int,
         unsafe_event: Callable[..., bool] | None = None,
@@ -55,13 +56,13 @@ class Recorder(gymnasium.Wrapper[Any, Any, Any, Any]):
         self.safe_set_spec: Spec | None = None
         self.next_seed = seed
         self.episodes = self.steps = 0
-        self._rows: list[dict[str, Any]] = []
-        self._observations: list[Any] = []
-        self._start: dict[str, Any] = {}
+        self._rows: list[Json] = []
+        self._observations: list[Tree] = []
+        self._start: Json = {}
         self._lives = 0
 
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, Any]:
-        """A new episode; one that was not finished is recorded as cut."""
+    def reset(self, *, seed: int | None = None, options: Json | None = None) -> tuple[Tree, Info]:
+        """A new episode; an unfinished one is recorded as truncated."""
         self.finish()
         observation, info = self.env.reset(seed=self.next_seed, options=options)
         self._start = {"seed": self.next_seed, "lives": info.get("lives")}
@@ -70,7 +71,7 @@ class Recorder(gymnasium.Wrapper[Any, Any, Any, Any]):
         self._lives = info.get("lives") or 0
         return observation, info
 
-    def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
+    def step(self, action: Action) -> tuple[Tree, SupportsFloat, bool, bool, Info]:
         """One step, recorded."""
         outcome = observation, reward, terminated, truncated, info = self.env.step(action)
         if "guardian_stop" in info:  # nothing was executed, so there is no step to record
@@ -81,7 +82,7 @@ class Recorder(gymnasium.Wrapper[Any, Any, Any, Any]):
             "guarded": verdict is not None,
             "proposed_action": np.array(action if verdict is None else verdict.proposed),
             "action": np.array(action if verdict is None else verdict.action),
-            # Where a rule failed, what the others say is not the safe set.
+            # Where a rule failed, the answers of the others are not the safe set.
             "safe_set": None if verdict is None or verdict.reason else verdict.safe_set,
             "margin": np.nan if verdict is None else verdict.executed_margin,
             "reward": float(reward),
@@ -93,7 +94,7 @@ class Recorder(gymnasium.Wrapper[Any, Any, Any, Any]):
         }
         if self.unsafe_event is not None:
             row["unsafe_event"] = bool(self.unsafe_event(*outcome))
-        elif self._start["lives"]:  # 0 from the start: a game without a counter
+        elif self._start["lives"]:  # 0 at the start: a game without a lives counter
             row["unsafe_event"] = info["lives"] < self._lives
             self._lives = info["lives"]
         self._rows.append(row)
@@ -104,7 +105,7 @@ class Recorder(gymnasium.Wrapper[Any, Any, Any, Any]):
         return outcome
 
     def finish(self, stopped: bool = False) -> None:
-        """Hand over the episode so far; cut, if the environment did not end it.
+        """Pass on the episode so far; truncated, if the environment did not end it.
 
         `stopped`: the Guardian let nothing be executed, as the rules cannot be asked in the last state.
         """
@@ -153,14 +154,14 @@ class Recorder(gymnasium.Wrapper[Any, Any, Any, Any]):
 
 def roll_out(
     recorder: Recorder,
-    policy: Callable[[Any], Any],
+    policy: Callable[[Tree], Action],
     generator: np.random.Generator,
     *,
     epsilons: tuple[float, ...] = (0.0,),
     episodes: int | None = None,
     steps: int | None = None,
 ) -> None:
-    """Play until enough was recorded. Episode k acts at random with chance `epsilons[k % len]` a step."""
+    """Play until enough was recorded. Episode k acts at random with probability `epsilons[k % len]` in each step."""
     space = recorder.action_space
     space.seed(int(generator.integers(2**31)))
     empty = 0
@@ -184,7 +185,7 @@ def roll_out(
 class MinariSink:
     """Writes a Minari dataset folder, frames without loss, episode by episode."""
 
-    def __init__(self, folder: Path, env: gymnasium.Env[Any, Any], facts: Mapping[str, Any]) -> None:
+    def __init__(self, folder: Path, env: gymnasium.Env[Tree, Action], facts: JsonMapping) -> None:
         try:
             import minari
             from minari.dataset.minari_storage import MinariStorage
@@ -197,14 +198,14 @@ class MinariSink:
             hidden / "data",
             observation_space=env.observation_space,
             action_space=env.action_space,
-            env_spec=env.unwrapped.spec,  # a guard around it cannot be written down
+            env_spec=env.unwrapped.spec,  # a guard around it cannot be stored in a spec
             jpeg_encoding=False,
         )
         self._storage.update_metadata(
             {"dataset_id": f"{folder.name}-v0", "minari_version": minari.__version__, **facts}
         )
 
-    def add(self, episode: Episode, start: Mapping[str, Any]) -> None:
+    def add(self, episode: Episode, start: JsonMapping) -> None:
         """See `Sink`."""
         from minari.data_collector import EpisodeBuffer
 
@@ -235,7 +236,7 @@ class MinariSink:
                     rewards=episode.rewards,
                     terminations=ended & episode.terminated,
                     truncations=ended & episode.truncated,
-                    # Minari's infos begin with the one of the reset, which knows nothing of a step.
+                    # Minari's infos begin with that of the reset, which has no step.
                     infos={
                         name: np.concatenate([np.zeros_like(column[:1]), column])
                         for name, column in infos.items()
@@ -245,7 +246,7 @@ class MinariSink:
             ]
         )
 
-    def close(self, facts: Mapping[str, Any]) -> None:
+    def close(self, facts: JsonMapping) -> None:
         """See `Sink`."""
         self._storage.update_metadata(facts)
         self._writing.__exit__(None, None, None)
@@ -259,7 +260,7 @@ class MinariSink:
 class ActionLogSink:
     """Writes seeds, ALE actions, rewards and lives: kilobytes from which everything can be replayed."""
 
-    def __init__(self, file: Path, env: gymnasium.Env[Any, Any], facts: Mapping[str, Any]) -> None:
+    def __init__(self, file: Path, env: gymnasium.Env[Tree, Action], facts: JsonMapping) -> None:
         emulator: Any = env.unwrapped
         if not hasattr(emulator, "ale"):
             raise GxError("an action log needs an Atari environment (ALE/...); choose --format minari")
@@ -272,9 +273,9 @@ class ActionLogSink:
             )
         self.file = _free(file)
         self._ids = [action.value for action in emulator._action_set]
-        self._log: dict[str, Any] = {"env_id": spec.id, "kwargs": kwargs, **facts, "episodes": []}
+        self._log: Json = {"env_id": spec.id, "kwargs": kwargs, **facts, "episodes": []}
 
-    def add(self, episode: Episode, start: Mapping[str, Any]) -> None:
+    def add(self, episode: Episode, start: JsonMapping) -> None:
         """See `Sink`."""
         self._log["episodes"].append(
             {
@@ -287,8 +288,8 @@ class ActionLogSink:
             }
         )
 
-    def close(self, facts: Mapping[str, Any]) -> None:
-        """See `Sink`; facts about safe sets are not kept, since a replay makes them anew."""
+    def close(self, facts: JsonMapping) -> None:
+        """See `Sink`; facts about safe sets are not kept, since a replay computes them again."""
         files.write_bytes(self.file, gzip.compress(json.dumps(self._log).encode(), mtime=0))
 
     def discard(self) -> None:
@@ -302,5 +303,5 @@ def _free(path: Path) -> Path:
     return path.absolute()  # Minari mistakes its own files under a relative path
 
 
-def _is_number(value: Any) -> bool:
+def _is_number(value: object) -> bool:
     return isinstance(value, bool | int | float | np.number | np.bool_)

@@ -1,9 +1,9 @@
-"""Safe sets for offline rows. Rules live in another layer: what is needed of them comes in as functions."""
+"""Safe sets for offline rows. Rules belong to another layer: they are passed in as functions."""
 
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 
@@ -14,10 +14,11 @@ from rlpd_gx.replay.offline.dataset import ASSUMED, KNOWN, OfflineDataset
 from rlpd_gx.replay.offline.episode import same_spec
 from rlpd_gx.replay.timeline import Timeline
 from rlpd_gx.safe_sets import SafeSet, Spec
+from rlpd_gx.trees import Json, Tree
 from rlpd_gx.types import Array
 
 Sets = SafeSet | Array
-Encode = Callable[[Any, Mapping[str, Any]], Sets | tuple[Sets, Array]]
+Encode = Callable[[Tree, Mapping[str, Tree]], Sets | tuple[Sets, Array]]
 """(states [k, ...] or dict of such, context) -> k safe sets or their codes [k, width], or with known [k] bool."""
 Missing = Literal["error", "assume-all", "drop"]
 
@@ -44,10 +45,10 @@ def with_safe_sets(
     """The dataset with a safe set in every row, made by the rules with this fingerprint.
 
     Taken from the file where the fingerprint matches, else computed in batches by `encode` from the stored
-    states, and kept in the cache. The context has `previous_action`, `episode_step` and the rows' `extras`.
+    states, and cached. The context has `previous_action`, `episode_step` and the rows' `extras`.
     Rows for which nothing can be known (`unreadable` says why) are an error, or count as `everything_allowed`
-    (the full set, or its code [width]), or are left out. `state_fingerprint` belongs to what `encode` does to
-    stored observations before rules read them.
+    (the full set, or its code [width]), or are left out. `state_fingerprint` is of what `encode` does to stored
+    observations before rules read them.
     """
     if missing not in ("error", "assume-all", "drop"):
         raise GxError(f"--offline-safe-sets is {missing!r}, but it must be assume-all, drop or error")
@@ -106,7 +107,7 @@ def _assumed(
         codes = np.where(found.known[:, None], found.codes, codes)
     said = f"{np.count_nonzero(~found.known)} rows count every action as allowed: their safe sets are unknown"
     dataset = replace(dataset, findings=(*dataset.findings, said))
-    # Never to be taken for the real ones.
+    # Must not be mistaken for real safe sets.
     return _with_codes(dataset, _Found(codes, found.known, spec), f"{ASSUMED}{fingerprint}")
 
 
@@ -140,7 +141,7 @@ def _encoded(sets: Sets) -> tuple[Array, Spec | None]:
     return (np.asarray(sets.encode()), sets.spec) if isinstance(sets, SafeSet) else (sets, None)
 
 
-def _context(line: Timeline, rows: slice) -> dict[str, Any]:
+def _context(line: Timeline, rows: slice) -> Json:
     """What a rule may ask for beside the state.
 
     The previous action is zero in the first row of an episode, and -1 where an id is not known.

@@ -1,4 +1,4 @@
-"""File formats, by name. One here is a module with the names of `Format`; `register` adds one from elsewhere."""
+"""File formats, by name. Each module here has the attributes of `Format`; `register` adds formats from elsewhere."""
 
 import inspect
 import pkgutil
@@ -6,18 +6,20 @@ from collections.abc import Callable, Iterable
 from functools import cache
 from importlib import import_module
 from pathlib import Path
-from typing import Any, Protocol
+from types import ModuleType
+from typing import Protocol
 
 from rlpd_gx import files, loading
 from rlpd_gx.errors import GxError
 from rlpd_gx.replay.offline.episode import Episode, Source, first_bytes
+from rlpd_gx.trees import Json
 from rlpd_gx.untrusted import pickled
 
 
 class Format(Protocol):
-    """How one kind of file is read: an object or a module with these names.
+    """How one kind of file is read: an object or a module with these attributes.
 
-    `read(path, **options)` gives the episodes, or a `Source` where more is known about the file. What it raises
+    `read(path, **options)` returns the episodes, or a `Source` with more facts about the file. What it raises
     for a bad file should be a `GxError` that names file, field and row.
     """
 
@@ -40,14 +42,14 @@ def register(format: Format) -> Format:
 
 @cache
 def _included() -> dict[str, Format]:
-    modules: list[Any] = [
+    modules: list[ModuleType] = [
         import_module(f"{__name__}.{module.name}") for module in pkgutil.iter_modules(__path__)
     ]
     return {module.name: module for module in modules}
 
 
 def formats() -> dict[str, Format]:
-    """Every format known, by name."""
+    """All formats, by name."""
     return {**_registered, **_included(), **_registered}
 
 
@@ -88,13 +90,13 @@ def detect(path: Path) -> str:
     raise GxError(f"{path}: not in a format known here; known are: {known}")
 
 
-def meaning(path: Path, name: str, options: dict[str, Any]) -> dict[str, Any]:
-    """The options with what they stand for besides their names, so that a cached dataset is not used in its stead."""
-    told: Callable[..., dict[str, Any]] | None = getattr(find(name), "meaning", None)
-    return options | told(path, options) if told is not None else options
+def meaning(path: Path, name: str, options: Json) -> Json:
+    """The options and what they refer to, so that a cached dataset is not used after that has changed."""
+    refers: Callable[..., Json] | None = getattr(find(name), "meaning", None)
+    return options | refers(path, options) if refers is not None else options
 
 
-def read(path: Path, name: str, options: dict[str, Any]) -> Source:
+def read(path: Path, name: str, options: Json) -> Source:
     """Open `path` with the named reader."""
     reader = find(name).read
     accepted = list(inspect.signature(reader).parameters)[1:]

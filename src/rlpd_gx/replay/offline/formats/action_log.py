@@ -1,8 +1,8 @@
 """Action logs of a deterministic emulator: gzipped JSON of seeds and actions, replayed in the ALE.
 
 `{"env_id", "kwargs", "episodes": [{"seed", "ale_actions", "rewards", "lives", "terminated", "truncated"}]}`;
-`ale_actions` are ALE ids, `lives` has one entry more than there are steps. Replaying restores what was seen,
-and every reward and life must come out as recorded.
+`ale_actions` are ALE ids, `lives` has one entry more than there are steps. A replay restores the observations,
+and must reproduce every reward and life.
 """
 
 import gzip
@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import gymnasium
 import numpy as np
 
 from rlpd_gx import trees
@@ -19,12 +20,13 @@ from rlpd_gx.frames import grey84
 from rlpd_gx.loading import load
 from rlpd_gx.replay.offline.episode import ActionRange, Episode, Source, encode_sets, first_bytes, problem
 from rlpd_gx.safe_sets import SafeSet, Spec
+from rlpd_gx.trees import Json, Tree
 from rlpd_gx.types import Array
 from rlpd_gx.untrusted import AGAIN, gunzip, reading
 
 name = "action_log"
 description = "gzipped JSON log of Atari actions"
-Check = Callable[[Any], bool]
+Check = Callable[[Tree], bool]
 FIELDS: dict[str, tuple[str, Check]] = {
     "seed": ("a whole number from 0 to 2**63 - 1", lambda value: _is_whole(value) and 0 <= value < 2**63),
     "ale_actions": ("a list of whole numbers", lambda value: _is_list(value, _is_whole)),
@@ -33,7 +35,7 @@ FIELDS: dict[str, tuple[str, Check]] = {
     "terminated": ("true or false", lambda value: isinstance(value, bool)),
     "truncated": ("true or false", lambda value: isinstance(value, bool)),
 }
-# What changes a replay. Anything else in a log, such as a render mode, would be carried out unasked.
+# What affects a replay. Anything else in a log, such as a render mode, is refused.
 KWARGS = (
     "frameskip",
     "repeat_action_probability",
@@ -42,11 +44,11 @@ KWARGS = (
     "difficulty",
     "max_num_frames_per_episode",
 )
-LONGEST_FRAMESKIP = 64  # a damaged one would never end
+LONGEST_FRAMESKIP = 64  # a damaged one would run almost without end
 OBSERVATIONS = ("ram", "pixels", "both", "objects")
 OBJECTS = "rlpd_gx.envs.atari:objects_of"  # by name: environments and replay do not import each other
 Encode = Callable[[Array, Array], Array]  # RAM of now and of a step before -> observation
-SafeSetOf = Callable[[Any], SafeSet | None]  # of the live environment
+SafeSetOf = Callable[[gymnasium.Env], SafeSet | None]  # of the live environment
 
 
 def detect(path: Path) -> bool:
@@ -60,7 +62,7 @@ def detect(path: Path) -> bool:
         return path.name.endswith(".json.gz")  # damaged: let `read` say so
 
 
-def meaning(path: Path, options: dict[str, Any]) -> dict[str, Any]:
+def meaning(path: Path, options: Json) -> Json:
     """What `objects` are: a game's table may change."""
     if options.get("observation") != "objects":
         return {}
@@ -73,7 +75,7 @@ def read(
     """Replay; `observation` is `ram` [128], `pixels` [84, 84] grey, `both` as a dict, or `objects` [n].
 
     `table` is the game's table of objects, where it is not one of the 26.
-    `safe_set(env)` is asked for the safe set at each observation, with the live environment; None is unknown.
+    `safe_set(env)` returns the safe set at each observation, from the live environment; None is unknown.
     """
     try:
         import ale_py
@@ -127,7 +129,7 @@ class _Replay:
         self.safe_set_spec: Spec | None = None
         self.index_of = {action.value: index for index, action in enumerate(env.unwrapped._action_set)}
 
-    def episode(self, number: int, record: dict[str, Any]) -> Episode:
+    def episode(self, number: int, record: Json) -> Episode:
         ale = self.env.unwrapped.ale
         actions = record["ale_actions"]
         self.env.reset(seed=int(record["seed"]))
@@ -197,11 +199,11 @@ class _Replay:
         )
 
 
-def _encoder(log: dict[str, Any], table: str | None) -> Any:
+def _encoder(log: Json, table: str | None) -> Any:
     return load(OBJECTS, "observation")[0](table or str(log["env_id"]).removeprefix("ALE/").partition("-")[0])
 
 
-def _load(path: Path) -> dict[str, Any]:
+def _load(path: Path) -> Json:
     """The log, with everything in it of the right type and length."""
     raw = gunzip(path) if first_bytes(path, 2) == b"\x1f\x8b" else path.read_bytes()
     with reading(f"{path}: as JSON"):

@@ -2,13 +2,13 @@
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from rlpd_gx.errors import missing_extra
 from rlpd_gx.replay.offline import flat, hdf5
 from rlpd_gx.replay.offline.episode import Source, first_bytes
+from rlpd_gx.trees import Json
 from rlpd_gx.untrusted import reading
 
 name = "d4rl"
@@ -30,9 +30,7 @@ def read(path: Path, mapping: Mapping[str, str] | None = None) -> Source:
     with reading(path), h5py.File(path, "r") as file:
         attributes = dict(file.attrs)
         found = {name: np.asarray(node[()]) for name, node in hdf5.datasets(file, path).items() if node.ndim}
-        facts: dict[str, Any] = {
-            fact: _text(attributes.get(fact)) for fact in ("env_id", "rules_fingerprint")
-        }
+        facts: Json = {fact: _text(attributes.get(fact)) for fact in ("env_id", "rules_fingerprint")}
     columns = flat.rename(found, mapping, path)
     # Datasets of another length under metadata/ or similar describe the file, not its steps.
     rows = len(columns.get("rewards", ()))

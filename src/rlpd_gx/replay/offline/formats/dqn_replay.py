@@ -1,4 +1,4 @@
-"""DQN-Replay: a folder of `$store$_<field>_ckpt.<n>.gz`, gzipped .npy files of what one run saw, in order.
+"""DQN-Replay: a folder of `$store$_<field>_ckpt.<n>.gz`, gzipped .npy files of one run's transitions, in order.
 
 Dopamine stores 3 blank rows before each episode (for its frame stacks) and never the observation after a
 terminal; both are undone here.
@@ -9,7 +9,6 @@ import math
 import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -17,6 +16,7 @@ from rlpd_gx import trees
 from rlpd_gx.errors import GxError
 from rlpd_gx.replay.offline.episode import ActionRange, Episode, Source, problem
 from rlpd_gx.replay.offline.numbers import flags, numbers
+from rlpd_gx.trees import Json
 from rlpd_gx.types import Array
 from rlpd_gx.untrusted import npy_header
 
@@ -92,7 +92,7 @@ class _GzipRows:
         return numbers(self.file, self.field, column)
 
     def finish(self) -> None:
-        """See that the stream ends here: only its last bytes hold the checksum of all of it."""
+        """Check that the stream ends here: its last bytes hold the checksum of all of it."""
         if self._read(1):
             raise self._cut(self.row, "more bytes than its header says")
 
@@ -116,7 +116,7 @@ class _GzipRows:
 
 
 def _episodes(path: Path, checkpoints: list[int], notes: list[str]) -> Iterator[Episode]:
-    """Rows of consecutive checkpoints are one stream: an episode may go on in the next file."""
+    """Rows of consecutive checkpoints are one stream: an episode may continue in the next file."""
     open_episode: list[dict[str, Array]] = []
     first_row = repeated = dropped = 0
     file = path
@@ -180,7 +180,7 @@ def _chunks(path: Path, number: int) -> Iterator[tuple[int, dict[str, Array]]]:
 def _finish(parts: list[dict[str, Array]], file: Path, first_row: int, terminated: bool) -> Iterator[Episode]:
     if not parts:
         return
-    rows: dict[str, Any] = {field: np.concatenate([part[field] for part in parts]) for field in FIELDS}
+    rows: Json = {field: np.concatenate([part[field] for part in parts]) for field in FIELDS}
     blank = 0
     while blank < min(BLANK_ROWS, len(rows["reward"]) - 1) and not (
         rows["observation"][blank].any() or rows["action"][blank] or rows["reward"][blank]

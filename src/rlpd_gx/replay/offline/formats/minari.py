@@ -13,14 +13,18 @@ from rlpd_gx.errors import missing_extra
 from rlpd_gx.replay.offline import hdf5
 from rlpd_gx.replay.offline.episode import ActionRange, Episode, Source, problem
 from rlpd_gx.replay.offline.numbers import flags, is_numeric
+from rlpd_gx.trees import Tree
 from rlpd_gx.types import Array
 from rlpd_gx.untrusted import reading
 
 name = "minari"
 description = "Minari dataset folder"
-# Where `rlpd-gx collect` keeps what Minari has no field for.
+# Where `rlpd-gx collect` stores what Minari has no field for.
 PROPOSED, MARGIN, UNSAFE = "proposed_action", "margin", "unsafe_event"
-SAFE_SET, SAFE_SET_KNOWN = "safe_set", "safe_set_known"  # in infos, too, but of the reset's state as well
+SAFE_SET, SAFE_SET_KNOWN = (
+    "safe_set",
+    "safe_set_known",
+)  # in infos too, but with an entry for the reset's state
 AGAIN = "download or make it again"
 FINGERPRINT, SPEC = "rules_fingerprint", "safe_set_spec"  # in the metadata
 
@@ -64,7 +68,7 @@ def read(path: Path) -> Source:
 
 
 def _check_metadata(metadata: Any, folder: Path) -> None:
-    """What Minari believes without looking."""
+    """Check what Minari does not check itself."""
     for field, kind in (("observation_space", str), ("action_space", str), ("total_episodes", int)):
         # Without its spaces, Minari would build the environment, which imports whatever module a file names.
         if not isinstance(metadata.get(field), kind):
@@ -138,7 +142,7 @@ def _episodes(dataset: Any, path: Path) -> Iterator[Episode]:
         first_row += steps
 
 
-def _arrays(tree: Any) -> Any:
+def _arrays(tree: Tree) -> Tree:
     """Parts of a dict by flat name; a tuple stays one."""
     arrays = trees.map_leaves(np.asarray, tree)
     return trees.named_leaves(arrays) if isinstance(arrays, dict) else arrays

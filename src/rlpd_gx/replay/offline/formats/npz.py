@@ -3,10 +3,10 @@
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from rlpd_gx.replay.offline import flat
 from rlpd_gx.replay.offline.episode import Source, first_bytes
+from rlpd_gx.trees import Json
 from rlpd_gx.untrusted import read_npz
 
 name = "npz"
@@ -31,5 +31,5 @@ def read(path: Path, mapping: Mapping[str, str] | None = None) -> Source:
         name: str(value) for name, value in found.items() if value.dtype.kind in "US" and value.ndim == 0
     }
     columns = flat.rename({k: v for k, v in found.items() if k not in texts}, mapping, path)
-    facts: dict[str, Any] = {fact: texts.get(fact) for fact in ("env_id", "rules_fingerprint")}
+    facts: Json = {fact: texts.get(fact) for fact in ("env_id", "rules_fingerprint")}
     return flat.source(columns, path, **facts)

@@ -1,20 +1,20 @@
 """RL Unplugged Atari: TFRecord shards of `tf.train.Example` with PNG frames, in both published layouts.
 
 `atari`: one record per transition, in shuffled order: o_t and o_tp1 (4 PNGs each, oldest first), a_t, r_t,
-d_t, episode_id. `atari_episodes_ordered`: one record per episode: observations (one PNG a step), actions,
+d_t, episode_id. `atari_episodes_ordered`: one record per episode: observations (one PNG per step), actions,
 unclipped_rewards, clipped_rewards, discounts.
 """
 
 import io
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from rlpd_gx.errors import missing_extra
 from rlpd_gx.replay.offline import tfrecord
 from rlpd_gx.replay.offline.episode import ActionRange, Episode, Source, problem
+from rlpd_gx.trees import Json
 from rlpd_gx.types import Array
 from rlpd_gx.untrusted import reading
 
@@ -66,7 +66,7 @@ def _episodes(files: list[Path], notes: list[str]) -> Iterator[Episode]:
                 yield piece.episode()
                 piece = _Piece()
             piece.add(record, file, row)
-        if piece.records:  # a piece does not run on into the next shard
+        if piece.records:  # a piece does not continue in the next shard
             pieces += 1
             yield piece.episode()
             piece = _Piece()
@@ -83,11 +83,11 @@ class _Piece:
     """Transitions that follow one another: `o_tp1` of one is `o_t` of the next."""
 
     def __init__(self) -> None:
-        self.records: list[dict[str, Any]] = []
+        self.records: list[Json] = []
         self.first_row = 0
         self.file = Path()
 
-    def continues(self, record: dict[str, Any]) -> bool:
+    def continues(self, record: Json) -> bool:
         if not self.records:
             return False
         last = self.records[-1]
@@ -97,7 +97,7 @@ class _Piece:
             and list(last["o_tp1"]) == list(record.get("o_t", ()))
         )
 
-    def add(self, record: dict[str, Any], file: Path, row: int) -> None:
+    def add(self, record: Json, file: Path, row: int) -> None:
         for name in ("a_t", "r_t", "d_t", "episode_id"):
             _numbers(record, name, 1, file, row)
         for name in ("o_t", "o_tp1"):
@@ -122,8 +122,8 @@ class _Piece:
         )
 
 
-def _ordered_episode(record: dict[str, Any], file: Path, row: int) -> Episode:
-    """L frames are L - 1 steps: what was done in the last one leads to nothing that was stored."""
+def _ordered_episode(record: Json, file: Path, row: int) -> Episode:
+    """L frames are L - 1 steps: the observation after the last action was not stored."""
     length = len(record["observations"])
     _pngs(record, "observations", length, file, row)
     for name in ("actions", "unclipped_rewards", "clipped_rewards", "discounts"):
@@ -143,7 +143,7 @@ def _ordered_episode(record: dict[str, Any], file: Path, row: int) -> Episode:
     )
 
 
-def _numbers(record: dict[str, Any], name: str, count: int, file: Path, row: int) -> Array:
+def _numbers(record: Json, name: str, count: int, file: Path, row: int) -> Array:
     values = record.get(name, ())
     if len(values) != count or not isinstance(values, np.ndarray):
         found = ", ".join(sorted(record)) or "nothing"
@@ -156,7 +156,7 @@ def _numbers(record: dict[str, Any], name: str, count: int, file: Path, row: int
     return values
 
 
-def _pngs(record: dict[str, Any], name: str, count: int, file: Path, row: int) -> None:
+def _pngs(record: Json, name: str, count: int, file: Path, row: int) -> None:
     values = record.get(name, ())
     if len(values) != count or not isinstance(values, list):
         raise problem(file, name, row, f"does not hold {count} frames", REPAIR)
