@@ -1,12 +1,16 @@
 """From a preset, a guard and what a person says to a config."""
 
+from collections.abc import Mapping
+from typing import Any
+
 from rlpd_gx import guards
-from rlpd_gx.config import Config
+from rlpd_gx.config import Config, Settings
 from rlpd_gx.settings import preset_values, with_values
-from rlpd_gx.trees import Json, JsonMapping
 
 
-def configure(preset: str = "rlpd-gx", values: JsonMapping | None = None, source: str = "settings") -> Config:
+def configure(
+    preset: str = "rlpd-gx", values: Mapping[str, Any] | None = None, source: str = "settings"
+) -> Config:
     """The config of a run: `values` override the chosen guard, which overrides the preset.
 
     Without rules there is nothing to guard with: the run is unguarded.
@@ -23,6 +27,6 @@ def configure(preset: str = "rlpd-gx", values: JsonMapping | None = None, source
     return with_values(config, values, source)
 
 
-def _cloning(preset: JsonMapping) -> Json:
+def _cloning(preset: Mapping[str, Any]) -> Settings:
     """Cloning remains cloning under every guard."""
     return {"actor": "clone"} if preset.get("actor") == "clone" else {}
