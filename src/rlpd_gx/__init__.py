@@ -50,6 +50,7 @@ _HOME = {
         "halfspace_rule",
         "l1_rule",
         "margin_rule",
+        "margins_rule",
         "mask_rule",
         "positive_sum_rule",
         "rule",

@@ -124,7 +124,7 @@ def test_without_rules_it_trains_without_a_guard_and_says_so(tmp_path: Path) -> 
     words = ["--env=drone:windy", '--env-kwargs={"wind": 0.2}', *TINY, "--steps=20"]
     done = rlpd_gx("train", *words, "--out=run", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
-    assert done.stderr.splitlines()[0] == "no --rules: training without a guard"
+    assert done.stderr.splitlines()[0] == "no rules: training without a guard"
     assert re.search(r"Unsafe events +not watched +not watched", done.stdout)
     assert re.search(r"Forbidden actions executed +no rules +no rules", done.stdout)
     settings = json.loads((tmp_path / "run" / "config.json").read_text())

@@ -10,6 +10,8 @@ import torch
 from scipy import sparse
 
 import rlpd_gx as gx
+from rlpd_gx.rules import maker
+from rlpd_gx.rules.forms import SetForm
 from rlpd_gx.safe_sets.convex import ConvexSet, Form
 from rlpd_gx.safe_sets.separable import Rows
 
@@ -106,14 +108,22 @@ def test_it_brings_everything_only_and_its_shapes():
     assert GroupBudgets(*GroupBudgets.unbounded_parameters(3)).contains(np.full(3, 1e6))
 
 
-def test_a_guardian_certifies_with_it(monkeypatch):
-    from rlpd_gx.rules import SETS
+class Budgets(SetForm):
+    """A rule from group budgets: fn(state) -> (share [m, d], heat [m, d], budget [m])."""
 
-    def budget(w, c):  # what a form of rule with these two parameters makes of them
-        return GroupBudgets(np.abs(w)[..., None, :], (w**2)[..., None, :], c[..., None])
+    name = "budgets"
+    parameters = GroupBudgets.parameters
 
-    monkeypatch.setitem(SETS, "l1", budget)
-    guardian = gx.Guardian(gym.spaces.Box(-1, 1, (2,), np.float32), gx.l1_rule(lambda s: ([1.0, 1.0], 0.75)))
+    def convex_set(self, share, heat, budget):
+        return GroupBudgets(share, heat, budget)
+
+    def unbounded(self, d):
+        return GroupBudgets.unbounded_parameters(d)
+
+
+def test_a_guardian_certifies_with_it():
+    rule = maker(Budgets())(lambda state: ([[1.0, 1.0]], [[1.0, 1.0]], [0.75]), name="budget")
+    guardian = gx.Guardian(gym.spaces.Box(-1, 1, (2,), np.float32), rule)
     verdict = guardian.certify(None, np.array([1.0, 0.0], np.float32))
     assert verdict.status == "projected"
     assert verdict.action == pytest.approx([0.5, 0.0], abs=1e-6)  # 0.5 + 0.25 = 0.75

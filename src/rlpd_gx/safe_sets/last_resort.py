@@ -89,7 +89,7 @@ class Planes:
 
 def nearest(a: np.ndarray, problem: Problem) -> tuple[np.ndarray | None, np.ndarray]:
     """The nearest point to a [d] up to rounding, or None; and multipliers [K], a candidate proof of emptiness."""
-    unit = units(a[None])
+    unit = units(a[None], problem.low[None], problem.high[None], problem.rows[None])
     if unit is None:
         return _nearest(a, problem)
     scaled, low, high, rows = in_units(

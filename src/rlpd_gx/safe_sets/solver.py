@@ -155,20 +155,26 @@ class _Problem:
 
 def nearest_point(a: Array, low: Array, high: Array, rows: Rows, metric: Array) -> Solution:
     """Nearest point to a [B, d] with bounds [B, d], rows [B, K, d] and diagonal metric [B, d]."""
-    unit = units(a)
+    unit = units(a, low, high, rows)
     if unit is None:
         return _nearest_point(a, low, high, rows, metric)
     point, found, proof = _nearest_point(*in_units(a, low, high, rows, unit), metric)
     return Solution(point * unit, found, proof)
 
 
-def units(a: Array) -> Array | None:
+def units(a: Array, low: Array, high: Array, rows: Rows) -> Array | None:
     """Powers of two by which actions [B, 1] should be divided, so that their squares neither vanish nor overflow.
 
-    None if they need not be.
+    They are of the order of the proposal, or of the way from it to the set where that is longer. None if 1 will do.
     """
     xp = namespace(a)
-    size = xp.max(xp.abs(a), axis=-1)[:, None]
+    inside = xp.minimum(xp.maximum(a, low), high)
+    size = xp.max(xp.maximum(xp.abs(a), xp.abs(inside)), axis=-1)[:, None]
+    if rows.bound.shape[-1]:
+        slope = xp.max(xp.maximum(xp.abs(rows.pos), xp.abs(rows.neg)), axis=-1)
+        way = xp.where(slope > 0, rows.excess(inside) / xp.where(slope > 0, slope, 1.0), 0.0)
+        way = xp.max(xp.where(xp.isfinite(way), way, 0.0), axis=-1)[:, None]
+        size = xp.maximum(size, way)
     odd = (size > 0) & ((size < 2.0**-60) | (size > 2.0**60)) & xp.isfinite(size)
     return 2.0 ** xp.floor(xp.log2(xp.where(odd, size, 1.0))) if bool(xp.any(odd)) else None
 

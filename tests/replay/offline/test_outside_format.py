@@ -1,7 +1,6 @@
 """A format that lives in one file outside the package."""
 
 import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -76,13 +75,6 @@ def test_data_convert_reads_it(outside, monkeypatch, capsys):
     code, said = command("convert", "log.numbers", "--format", "my_formats:numbers")
     assert code == 2
     assert "'rewards', row 1: is NaN" in said.err  # what every episode must satisfy, this one too
-
-
-def test_the_one_of_the_documentation(outside):
-    text = (Path(__file__).parents[3] / "docs" / "data.md").read_text()
-    (outside / "my_formats.py").write_text(text.partition("```python\n")[2].partition("```")[0])
-    data = load("log.numbers", format="my_formats:lines")
-    assert data.timeline.reward.tolist() == [1, 2, 0, 3, 0]
 
 
 def test_its_options_and_its_code_are_part_of_the_cache(outside):

@@ -82,7 +82,7 @@ class AtariEnv(gym.Env[Array, Any]):
         self.game, self.observation, self.render_mode = game, observation, render_mode
         self.frame_skip, self.noop_max, self.max_steps = frame_skip, noop_max, max_steps
         self.life_loss_ends, self.clip_rewards = life_loss_ends, clip_rewards
-        self.frame_stack = STACKS[observation]  # axis 0 of an observation is a stack of so many frames
+        self.frame_stack = STACKS[observation]  # axis 0 of an observation is a stack of this many frames
         self.settings: dict[str, Any] = {
             "game": game.name,
             "observation": observation,

@@ -55,7 +55,7 @@ def _ends_badly(env: AtariEnv, clone: Clone, plan: list[int]) -> bool:
 
 
 def fatalities(env: AtariEnv, events: int, steps: int, seed: int) -> list[Fatality]:
-    """Play until so many events or steps; go back from each event to the step where it became certain."""
+    """Play for this many events or steps; go back from each event to the step where it became certain."""
     rng = np.random.default_rng(seed)
     play = random_play(env, rng)
     found: list[Fatality] = []

@@ -33,7 +33,7 @@ def random_play(env: AtariEnv, rng: np.random.Generator) -> Iterator[int]:
 
 
 def record(env: AtariEnv, events: int, steps: int, seed: int) -> Recording:
-    """Play until so many unsafe events, or so many steps, were seen."""
+    """Play for this many unsafe events or this many steps, whichever comes first."""
     play = random_play(env, np.random.default_rng(seed))
     env.reset(seed=seed)
     ram: list[Array] = []
