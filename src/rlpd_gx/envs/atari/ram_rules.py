@@ -6,8 +6,8 @@ collision     the player's box would meet a thing's: moved by each action, then 
               things that move on as in the last step. The margin is steps to the collision, less `horizon`.
 must reach    the thing (a ball) comes to the line `axis` = `at` within `horizon` steps: the player must be able to be
               there by then, at `speed`. The margin is in pixels.
-resource      `left` steps are no longer enough for the way back, which takes `needs` steps: only the `way` is allowed. The
-              margin is in steps.
+resource      `left` steps are no longer enough for the way back, which takes `needs` steps: only the `way` is allowed.
+              The margin is in steps.
 blocked       `forbid` these actions `when` the expression holds. The margin is one step.
 """
 
