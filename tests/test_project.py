@@ -27,7 +27,16 @@ def test_guardian_and_learner_cannot_import_each_other():
 
 
 @pytest.mark.parametrize(
-    ("where", "what"), [("guardian", "learner"), ("learner", "guardian"), ("safe_sets", "rules")]
+    ("where", "what"),
+    [
+        ("guardian", "learner"),
+        ("learner", "guardian"),
+        ("safe_sets", "rules"),
+        ("metrics", "guards"),
+        ("guards", "loop"),
+        ("loop", "deploy"),
+        ("deploy", "api"),
+    ],
 )
 def test_a_forbidden_import_is_caught(tmp_path, where, what):
     shutil.copytree(ROOT / "src", tmp_path / "src")
