@@ -1,5 +1,6 @@
 """Convex safe sets for Box action spaces: boxes and separable rows, all projected onto by one solver."""
 
+import math
 from abc import abstractmethod
 from collections.abc import Mapping
 from functools import cached_property
@@ -9,18 +10,28 @@ import numpy as np
 
 from rlpd_gx.errors import GxError
 from rlpd_gx.safe_sets import exact
-from rlpd_gx.safe_sets.backend import Array, as_float, is_float32, namespace, row_any, row_sum, to_numpy
+from rlpd_gx.safe_sets.backend import Array, as_float, namespace
 from rlpd_gx.safe_sets.base import Index, Nearest, SafeSet, Spec
-from rlpd_gx.safe_sets.last_resort import Problem, Rounding, pull_inside
-from rlpd_gx.safe_sets.last_resort import nearest as last_resort
+from rlpd_gx.safe_sets.projection import (
+    TOLERANCE,
+    TOLERANCE_FLOAT32,
+    Problems,
+    nearest_after_cast,
+    within_tolerance,
+)
 from rlpd_gx.safe_sets.separable import Rows
-from rlpd_gx.safe_sets.solver import RESIDUAL, Solution, bring_near, nearest_point
 
-TOLERANCE = 1e-9  # `contains`, relative to the numbers compared
-TOLERANCE_FLOAT32 = 1e-6  # the same for 32-bit actions
-THIN = 1e-11  # rows of a set too thin for its dtype are relaxed by this much, relative to their numbers
-ATOM = 1e-15  # absolute resolution of an action component
-
+__all__ = [
+    "TOLERANCE",
+    "TOLERANCE_FLOAT32",
+    "Box",
+    "ConvexSet",
+    "Ellipsoid",
+    "Form",
+    "Polytope",
+    "PositiveSum",
+    "WeightedL1",
+]
 
 QUIET = np.errstate(over="ignore", invalid="ignore", under="ignore")  # infinities are compared, not reported
 
@@ -102,7 +113,7 @@ class ConvexSet(SafeSet):
 
     @QUIET
     def contains(self, a: Array) -> Array:
-        return _within_tolerance(a, *self._form_like(a, self._lifted))
+        return within_tolerance(a, *self._form_like(a, self._lifted))
 
     @QUIET
     def nearest(self, a: Array, metric: Array | None = None, *, thorough: bool = True) -> Nearest:
@@ -114,20 +125,24 @@ class ConvexSet(SafeSet):
         Proposals further away than `FAR` diameters are moved nearer first, see `bring_near`. Without `thorough`, only
         the batched solver is used.
         """
-        xp = namespace(a)
+        xp, d = namespace(a), self.dimension
         batch = np.broadcast_shapes(tuple(a.shape[:-1]), self.batch_shape)
-        size, d = int(np.prod(batch, dtype=int)), self.dimension
+        size = math.prod(batch)
 
         def flat(v: Array, *tail: int) -> Array:
-            return xp.reshape(xp.broadcast_to(v, (*batch, *tail)), (size, *tail))
+            if v.ndim == len(tail):  # the same for the whole batch
+                return v[None]
+            v = v if tuple(v.shape) == (*batch, *tail) else xp.broadcast_to(v, (*batch, *tail))
+            return xp.reshape(v, (size, *tail))
 
         low, high, rows = self._form_like(a, self._lifted)
         k = rows.bound.shape[-1]
-        low, high = flat(low, d), flat(high, d)
         pos, neg, quad = (flat(c, k, d) for c in (rows.pos, rows.neg, rows.quad))
         rows = rows.with_arrays(pos, neg, quad, flat(rows.bound, k))
-        weight = xp.ones_like(low) if metric is None else flat(as_float(metric, like=a), d)
-        point, found, empty = _nearest_after_cast(flat(a, d), low, high, rows, weight, thorough)
+        weight = as_float(np.ones(d) if metric is None else metric, like=a)
+        sets = Problems(flat(low, d), flat(high, d), rows, flat(weight, d))
+        a = xp.reshape(xp.broadcast_to(a, (*batch, d)), (size, d))
+        point, found, empty = nearest_after_cast(a, sets, thorough)
         point[~found] = xp.nan
         return Nearest(xp.reshape(point, (*batch, d)), xp.reshape(found, batch), xp.reshape(empty, batch))
 
@@ -324,147 +339,3 @@ class Ellipsoid(_OneRow):
 def _unbounded(like: Array, rows: Rows) -> Form:
     xp = namespace(like)
     return Form(xp.full_like(like, -xp.inf), xp.full_like(like, xp.inf), rows)
-
-
-def _within_tolerance(a: Array, low: Array, high: Array, rows: Rows) -> Array:
-    """Whether actions [..., d] are in box and rows up to the stated tolerance."""
-    tolerance = TOLERANCE_FLOAT32 if is_float32(a) else TOLERANCE
-    xp, a = namespace(a), as_float(a)
-    slack = tolerance * xp.abs(a)
-    inside = ~row_any(~((a + slack >= low) & (a - slack <= high)))
-    if rows.bound.shape[-1]:
-        terms = rows.terms(a)
-        excess, size = row_sum(terms) - rows.bound, row_sum(xp.abs(terms)) + xp.abs(rows.bound)
-        finest = ATOM * row_sum(xp.maximum(xp.abs(rows.pos), xp.abs(rows.neg)))
-        close = xp.isfinite(size) & (excess <= tolerance * size + finest)
-        inside = inside & xp.all(close | (excess <= 0), axis=-1)
-    return inside
-
-
-def _nearest_after_cast(
-    a: Array, low: Array, high: Array, rows: Rows, weight: Array, thorough: bool
-) -> Nearest:
-    """Nearest points [B, d] that satisfy the rows after the cast to a's dtype, not merely up to rounding."""
-    xp, proposed = namespace(a), as_float(a)
-    within = (proposed >= low) & (proposed <= high)  # NaN is not
-    inside = ~row_any(~within) & ~row_any(exact.excess(rows, proposed) > 0)
-    (todo,) = xp.nonzero(~inside)
-    if len(todo) == len(a):
-        return _moved(a, low, high, rows, weight, thorough)
-    point, found, empty = xp.asarray(a, copy=True), xp.asarray(inside, copy=True), xp.zeros_like(inside)
-    if len(todo):
-        bounds, some = (low[todo], high[todo]), rows[todo]
-        point[todo], found[todo], empty[todo] = _moved(a[todo], *bounds, some, weight[todo], thorough)
-    return Nearest(point, found, empty)
-
-
-def _moved(a: Array, low: Array, high: Array, rows: Rows, weight: Array, thorough: bool) -> Nearest:
-    """The same for proposals that all have to move."""
-    xp, short = namespace(a), is_float32(a)
-    inner_low, inner_high = _representable(low, high, a) if short else (low, high)
-    unit = float(xp.finfo(a.dtype).eps) / 2 if short else 4 * RESIDUAL
-    near = bring_near(as_float(a), low, high, rows, weight)
-
-    def solve(start: Array, index: Index, slack: Array) -> Solution:
-        part = rows if index is ... else rows[index]
-        aim = part.with_arrays(part.pos, part.neg, part.quad, part.bound - slack)
-        return nearest_point(start, inner_low[index], inner_high[index], aim, weight[index])
-
-    # Aim inside by a little more than the solver's residual and the cast's rounding.
-    if rows.kinked or rows.curved:  # a row of non-negative terms holds no numbers above its threshold
-        grows = ~row_any((rows.pos < 0) | (rows.neg < 0))
-    else:
-        grows = xp.zeros_like(rows.bound, dtype=xp.bool)
-    size = xp.abs(rows.bound) * 2
-    if not bool(xp.all(grows)):
-        size = xp.where(grows, size, rows.magnitude(xp.minimum(xp.maximum(near, inner_low), inner_high)))
-    slack = unit * xp.where(xp.isfinite(size), size, 0.0)
-    point, found, proof = solve(near, ..., slack)
-    empty = xp.zeros_like(found)
-    # By weak duality, aiming inside has cost at most sum(multiplier * slack) of half the squared distance. That is much
-    # where rows are nearly parallel: then aim at the boundary itself.
-    cost = xp.sum(proof * slack, axis=-1)
-    (steep,) = xp.nonzero(found & (cost > 1e-3 * 0.5 * xp.sum(weight * (point - near) ** 2, axis=-1)))
-    if len(steep):
-        plain = solve(near[steep], steep, xp.zeros_like(slack[steep]))
-        point[steep] = xp.where(plain.found[:, None], plain.point, point[steep])
-    (thin,) = xp.nonzero(~found)
-    if len(thin):  # a thin set is empty when shrunk: use the set itself, up to the stated tolerance
-        point[thin], found[thin], proof[thin] = solve(near[thin], thin, xp.zeros_like(slack[thin]))
-        lost = thin[~found[thin]]
-        empty[lost] = exact.proven_empty(rows[lost], proof[lost], low[lost], high[lost])
-        for i in lost[~empty[lost]].tolist() if thorough else ():
-            _one_by_one(i, near, (low, high), (inner_low, inner_high), rows, weight, (point, found, empty))
-    point = xp.astype(point, a.dtype)
-
-    # Where rounding still breaks a row, project the found point once more (from so near, rounding is far smaller), and
-    # then a little further inside.
-    def broken(index: Array) -> Array:
-        x = as_float(point[index])
-        outside = row_any(~((x >= inner_low[index]) & (x <= inner_high[index])))
-        return index[outside | xp.any(exact.excess(rows[index], x) > 0, axis=-1)]
-
-    todo = broken(xp.nonzero(found)[0])
-    for attempt in range(4):
-        if not len(todo):
-            break
-        start, part = as_float(point[todo]), rows[todo]
-        further = 4.0 ** (attempt - 1) * unit if attempt else 0.0
-        slack = xp.where(part.excess(start) > 0, further * part.magnitude(start), 0.0)
-        again = solve(start, todo, slack)
-        point[todo] = xp.where(again.found[:, None], xp.astype(again.point, a.dtype), point[todo])
-        todo = broken(todo)
-    for i in todo.tolist() if thorough else ():
-        start = to_numpy(as_float(point[i]))
-        pulled = pull_inside(start, _problem(i, inner_low, inner_high, rows, weight), Rounding.of(a))
-        if pulled is not None:
-            point[i] = xp.astype(as_float(pulled, like=a), a.dtype)
-    # The last word is the definition: a point that does not pass is not an answer.
-    found[todo] = _within_tolerance(point[todo], low[todo], high[todo], rows[todo])
-    return Nearest(point, found, empty)
-
-
-def _one_by_one(
-    i: int,
-    near: Array,
-    bounds: tuple[Array, Array],
-    inner: tuple[Array, Array],
-    rows: Rows,
-    weight: Array,
-    answer: tuple[Array, Array, Array],
-) -> None:
-    """Problem i by the method of last resort, within representable bounds if possible; fills in the answer."""
-    point, found, empty = answer
-    for low, high in (inner, bounds):
-        best, proof = last_resort(to_numpy(near[i]), _problem(i, low, high, rows, weight))
-        if best is not None:
-            point[i], found[i] = as_float(best, like=near), True
-            return
-    one = rows[i : i + 1]
-    low, high = (v[i : i + 1] for v in bounds)
-    empty[i] = exact.proven_empty(one, as_float(proof[None], like=near), low, high)[0]
-    if not empty[i]:  # thinner than rounding, or empty by less than that: any point within the tolerance
-        problem = _problem(i, *bounds, rows, weight)
-        start = problem.clip(to_numpy(near[i]))
-        relaxed = problem.rows.bound + THIN * problem.rows.magnitude(start)
-        arrays = (problem.rows.pos, problem.rows.neg, problem.rows.quad, relaxed)
-        best, _ = last_resort(to_numpy(near[i]), problem._replace(rows=problem.rows.with_arrays(*arrays)))
-        if best is not None:
-            point[i], found[i] = as_float(best, like=near), True
-
-
-def _problem(i: int, low: Array, high: Array, rows: Rows, weight: Array) -> Problem:
-    arrays = (to_numpy(v[i]) for v in (rows.pos, rows.neg, rows.quad, rows.bound))
-    return Problem(to_numpy(low[i]), to_numpy(high[i]), rows.with_arrays(*arrays), to_numpy(weight[i]))
-
-
-def _representable(low: Array, high: Array, a: Array) -> tuple[Array, Array]:
-    """Bounds rounded inwards to a's dtype; unchanged where nothing representable is between them."""
-    xp = namespace(a)
-    lower, upper = xp.astype(low, a.dtype), xp.astype(high, a.dtype)
-    infinity = xp.full_like(lower, xp.inf)
-    lower = xp.where(as_float(lower) < low, xp.nextafter(lower, infinity), lower)
-    upper = xp.where(as_float(upper) > high, xp.nextafter(upper, -infinity), upper)
-    lower, upper = as_float(lower), as_float(upper)
-    fits = lower <= upper
-    return xp.where(fits, lower, low), xp.where(fits, upper, high)
