@@ -72,6 +72,8 @@ def as_batch(proposed: Action) -> np.ndarray:
 
 def read_only(value: Tree) -> Tree:
     """The same arrays, write-protected: what one rule does to them must not change what the next one sees."""
+    if type(value) is np.ndarray:
+        return _protected(value)
     return map_leaves(_protected, value)
 
 

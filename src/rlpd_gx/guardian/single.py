@@ -4,6 +4,7 @@ It is the verdict that `BoxJudge` and `VerdictBatch` give, without the arrays of
 that fails, a proposal that is no action, a set that may be empty, any doubt) is left to them.
 """
 
+from itertools import accumulate
 from types import MappingProxyType, ModuleType
 
 import numpy as np
@@ -31,9 +32,11 @@ class Single:
     ) -> None:
         self.kernel, self.box, self.space = kernel, judge, judge.space
         self.atoms: tuple[Atom, ...] = judge.alternatives[0]
-        self.names, self.enforced, self.ungraded = (ACTION_SPACE, *names), enforced, ungraded
+        self.names, self.enforced, self.ungraded = names, enforced, ungraded
         self.short = judge.space.dtype == np.float32
-        self.low, self.high, _ = judge.hard.form
+        self.low, self.high = judge.hard.low[None], judge.hard.high[None]  # [1, d]
+        none = np.empty((0, judge.dimension))
+        self.no_rows = (none, none, none, np.empty(0))
         self.metric = compiled.plain(judge.metric)
 
     @classmethod
@@ -65,35 +68,31 @@ class Single:
             return None
         if given.shape != self.space.shape or given.dtype.kind not in "biuf":
             return None
-        with np.errstate(over="ignore"):
-            a = given.astype(self.space.dtype).reshape(-1).astype(np.float64)
-        points, margins = np.empty((2, len(a))), np.empty((2, len(self.names)))
-        forms = [s.form for s in sets]
-        low = np.concatenate([self.low[None], *(f.low for f in forms)])
-        high = np.concatenate([self.high[None], *(f.high for f in forms)])
-        if len(forms) == 1:
-            rows = forms[0].rows
-            pos, neg, quad, bound = (
-                compiled.plain(v[0]) for v in (rows.pos, rows.neg, rows.quad, rows.bound)
-            )
+        if given.dtype == self.space.dtype:
+            a = given.reshape(-1).astype(np.float64)
         else:
-            pos, neg, quad, bound = (
-                np.concatenate([getattr(f.rows, name)[0] for f in forms])
-                for name in ("pos", "neg", "quad", "bound")
-            )
-        counts = [f.rows.bound.shape[-1] for f in forms]
-        ends = np.cumsum([0, *counts])
-        kinked = any(f.rows.kinked for f, count in zip(forms, counts, strict=True) if count)
-        curved = any(f.rows.curved for f, count in zip(forms, counts, strict=True) if count)
+            with np.errstate(over="ignore"):
+                a = given.reshape(-1).astype(self.space.dtype).astype(np.float64)
+        points, margins = np.empty((2, len(a))), np.empty((2, 1 + len(sets)))
+        forms = [s.form for s in sets]
+        low = np.concatenate([self.low, *(f.low for f in forms)])
+        high = np.concatenate([self.high, *(f.high for f in forms)])
+        rows = [f.rows for f in forms if f.rows.bound.shape[-1]]
+        if len(rows) == 1:
+            (only,) = rows
+            arrays = tuple(compiled.plain(v[0]) for v in (only.pos, only.neg, only.quad, only.bound))
+            kinked, curved = only.kinked, only.curved
+        else:
+            columns = zip(*((r.pos[0], r.neg[0], r.quad[0], r.bound[0]) for r in rows), strict=True)
+            arrays = tuple(np.concatenate(c) for c in columns) or self.no_rows
+            kinked, curved = any(r.kinked for r in rows), any(r.curved for r in rows)
+        ends = np.array([0, *accumulate(f.rows.bound.shape[-1] for f in forms)])
         answer, distance = self.kernel.judge(
             a,
             low,
             high,
             self.metric,
-            pos,
-            neg,
-            quad,
-            bound,
+            *arrays,
             ends,
             kinked,
             curved,
@@ -103,26 +102,27 @@ class Single:
         )
         if answer > compiled.MOVED:
             return None
-        at_proposed, at_executed = margins.tolist()
+        (space, *at_proposed), (_, *at_executed) = margins.tolist()
         moved = answer == compiled.MOVED
-        suggestion = points[1].astype(self.space.dtype).reshape(self.space.shape)
-        suggestion.flags.writeable = False
-        pairs = zip(self.names, at_proposed, at_executed, strict=True)
-        space, *rules = pairs
-        binding = [n for n, before, after in rules if before < 0 or (moved and after <= BINDING)]
-        if space[1] < 0:
+        action = points[1].astype(self.space.dtype).reshape(self.space.shape)
+        action.flags.writeable = False
+        binding = [
+            name
+            for name, before, after in zip(self.names, at_proposed, at_executed, strict=True)
+            if before < 0 or (moved and after <= BINDING)
+        ]
+        if space < 0:
             binding.append(ACTION_SPACE)
-        least = min(at_executed[1:]) if self.enforced else min(at_proposed[1:])
         return Verdict(
             proposed=given,
-            action=suggestion if self.enforced else given,
+            action=action if self.enforced else given,
             status=Status.PROJECTED if moved else Status.ALLOWED,
             distance=distance,
-            margins=MappingProxyType(dict(zip(self.names[1:], at_proposed[1:], strict=True))),
+            margins=MappingProxyType(dict(zip(self.names, at_proposed, strict=True))),
             binding=tuple(binding),
-            safe_set=Intersection(self.box.hard, *sets)[0],
-            suggestion=suggestion,
+            safe_set=Intersection(self.box.hard, *(s[0] for s in sets)),
+            suggestion=action,
             enforced=self.enforced,
-            executed_margin=least,
+            executed_margin=min(at_executed if self.enforced else at_proposed),
             ungraded=self.ungraded,
         )

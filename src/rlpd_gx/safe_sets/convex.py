@@ -10,7 +10,7 @@ import numpy as np
 
 from rlpd_gx.errors import GxError
 from rlpd_gx.safe_sets import exact
-from rlpd_gx.safe_sets.backend import Array, as_float, namespace
+from rlpd_gx.safe_sets.backend import Array, as_float, common_shape, namespace
 from rlpd_gx.safe_sets.base import Index, Nearest, SafeSet, Spec
 from rlpd_gx.safe_sets.projection import (
     TOLERANCE,
@@ -56,9 +56,11 @@ class ConvexSet(SafeSet):
     """The value of each parameter with which the set excludes nothing."""
 
     def __init__(self, *values: Array) -> None:
-        xp_like = next((v for v in values if hasattr(v, "detach")), np.empty(0))
+        if not all(type(v) is np.ndarray and v.dtype == np.float64 for v in values):
+            like = next((v for v in values if hasattr(v, "detach")), np.empty(0))
+            values = tuple(as_float(v, like=like) for v in values)
         for name, value in zip(self.parameters, values, strict=True):
-            setattr(self, name, as_float(value, like=xp_like))
+            setattr(self, name, value)
 
     @property
     def dimension(self) -> int:
@@ -67,8 +69,10 @@ class ConvexSet(SafeSet):
 
     def _length(self, axis: str) -> int:
         """The length of a named axis of the parameters."""
-        name, axes = next((n, axes) for n, axes in self.parameters.items() if axis in axes)
-        return getattr(self, name).shape[axes.index(axis) - len(axes)]
+        for name, axes in self.parameters.items():
+            if axis in axes:
+                return getattr(self, name).shape[axes.index(axis) - len(axes)]
+        raise KeyError(axis)
 
     @classmethod
     def shapes(cls, dimension: int, rows: int = 1) -> dict[str, tuple[int, ...]]:
@@ -126,7 +130,7 @@ class ConvexSet(SafeSet):
         the batched solver is used.
         """
         xp, d = namespace(a), self.dimension
-        batch = np.broadcast_shapes(tuple(a.shape[:-1]), self.batch_shape)
+        batch = common_shape([tuple(a.shape[:-1]), self.batch_shape])
         size = math.prod(batch)
 
         def flat(v: Array, *tail: int) -> Array:
@@ -151,8 +155,11 @@ class ConvexSet(SafeSet):
     @property
     def batch_shape(self) -> tuple[int, ...]:
         """Leading axes of the parameters."""
-        values = ((getattr(self, name), len(axes)) for name, axes in self.parameters.items())
-        return np.broadcast_shapes(*(tuple(v.shape[: v.ndim - axes]) for v, axes in values))
+        shapes = []
+        for name, axes in self.parameters.items():
+            shape = tuple(getattr(self, name).shape)
+            shapes.append(shape[: len(shape) - len(axes)])
+        return common_shape(shapes)
 
     def _spread(self, batch: tuple[int, ...]) -> list[Array]:
         """The parameters, each broadcast to the batch axes."""
@@ -266,7 +273,7 @@ class Polytope(ConvexSet):
 
     def _form(self) -> Form:
         rows = Rows(self.A, -self.A, 0.0 * self.A, self.b, kinked=False, curved=False)
-        return _unbounded(namespace(self.A).sum(self.A, axis=-2), rows)
+        return _unbounded(self.A, (*self.A.shape[:-2], self.A.shape[-1]), rows)
 
     def shifted(self, delta: Array) -> Self:
         return type(self)(self.A, self.b - as_float(delta, like=self.b)[..., None])
@@ -299,7 +306,7 @@ class _OneRow(ConvexSet):
     def _one_row(self, pos: Array, neg: Array, quad: Array, *, curved: bool = False) -> Form:
         arrays = (pos[..., None, :], neg[..., None, :], quad[..., None, :], self.c[..., None])
         rows = Rows(*arrays, kinked=not curved, curved=curved)
-        return _unbounded(self.w, rows)
+        return _unbounded(self.w, tuple(self.w.shape), rows)
 
 
 class WeightedL1(_OneRow):
@@ -329,13 +336,15 @@ class Ellipsoid(_OneRow):
 
     def __init__(self, w: Array, c: Array) -> None:
         super().__init__(w, c)
-        if bool(namespace(self.w).any(self.w < 0)):
+        if bool((self.w < 0).any()):
             raise GxError("an ellipsoid's weights must not be negative; the set would not be convex")
 
     def _form(self) -> Form:
         return self._one_row(0.0 * self.w, 0.0 * self.w, self.w, curved=True)
 
 
-def _unbounded(like: Array, rows: Rows) -> Form:
+def _unbounded(like: Array, shape: tuple[int, ...], rows: Rows) -> Form:
+    """The rows without bounds [..., d]."""
     xp = namespace(like)
-    return Form(xp.full_like(like, -xp.inf), xp.full_like(like, xp.inf), rows)
+    low, high = (xp.full(shape, v, dtype=like.dtype, device=like.device) for v in (-xp.inf, xp.inf))
+    return Form(low, high, rows)
