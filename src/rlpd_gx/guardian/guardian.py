@@ -26,6 +26,7 @@ from rlpd_gx.safe_sets.backend import to_numpy
 from rlpd_gx.trees import Json
 from rlpd_gx.types import Action, Context, ContextLike, State, Verdict
 
+NO_CONTEXT = Context()
 T = TypeVar("T")
 
 
@@ -369,7 +370,7 @@ def _judge_for(
 
 def _as_context(context: ContextLike) -> Context:
     if context is None:
-        return Context()
+        return NO_CONTEXT
     return context if isinstance(context, Context) else Context(**context)
 
 

@@ -34,7 +34,7 @@ class Single:
         self.atoms: tuple[Atom, ...] = judge.alternatives[0]
         self.names, self.enforced, self.ungraded = names, enforced, ungraded
         self.short = judge.space.dtype == np.float32
-        self.low, self.high = judge.hard.low[None], judge.hard.high[None]  # [1, d]
+        self.low, self.high = judge.hard.low, judge.hard.high
         none = np.empty((0, judge.dimension))
         self.no_rows = (none, none, none, np.empty(0))
         self.metric = compiled.plain(judge.metric)
@@ -74,19 +74,21 @@ class Single:
             with np.errstate(over="ignore"):
                 a = given.reshape(-1).astype(self.space.dtype).astype(np.float64)
         points, margins = np.empty((2, len(a))), np.empty((2, 1 + len(sets)))
-        forms = [s.form for s in sets]
-        low = np.concatenate([self.low, *(f.low for f in forms)])
-        high = np.concatenate([self.high, *(f.high for f in forms)])
-        rows = [f.rows for f in forms if f.rows.bound.shape[-1]]
+        members = [s[0] for s in sets]
+        forms = [m.form for m in members]
+        low = np.array([self.low, *(f.low for f in forms)])
+        high = np.array([self.high, *(f.high for f in forms)])
+        rows = [f.rows for f in forms if len(f.rows.bound)]
         if len(rows) == 1:
-            (only,) = rows
-            arrays = tuple(compiled.plain(v[0]) for v in (only.pos, only.neg, only.quad, only.bound))
-            kinked, curved = only.kinked, only.curved
+            arrays = tuple(compiled.plain(v) for v in (rows[0].pos, rows[0].neg, rows[0].quad, rows[0].bound))
         else:
-            columns = zip(*((r.pos[0], r.neg[0], r.quad[0], r.bound[0]) for r in rows), strict=True)
+            columns = zip(*((r.pos, r.neg, r.quad, r.bound) for r in rows), strict=True)
             arrays = tuple(np.concatenate(c) for c in columns) or self.no_rows
-            kinked, curved = any(r.kinked for r in rows), any(r.curved for r in rows)
-        ends = np.array([0, *accumulate(f.rows.bound.shape[-1] for f in forms)])
+        shape = (len(arrays[3]), len(a))
+        if any(v.shape != shape for v in arrays[:3]) or low.shape[1:] != a.shape:
+            return None  # the kernel does not broadcast
+        kinked, curved = any(r.kinked for r in rows), any(r.curved for r in rows)
+        ends = np.array([0, *accumulate(len(f.rows.bound) for f in forms)])
         answer, distance = self.kernel.judge(
             a,
             low,
@@ -120,7 +122,7 @@ class Single:
             distance=distance,
             margins=MappingProxyType(dict(zip(self.names, at_proposed, strict=True))),
             binding=tuple(binding),
-            safe_set=Intersection(self.box.hard, *(s[0] for s in sets)),
+            safe_set=Intersection(self.box.hard, *members),
             suggestion=action,
             enforced=self.enforced,
             executed_margin=min(at_executed if self.enforced else at_proposed),

@@ -134,10 +134,10 @@ class ConvexSet(SafeSet):
         size = math.prod(batch)
 
         def flat(v: Array, *tail: int) -> Array:
-            if v.ndim == len(tail):  # the same for the whole batch
-                return v[None]
-            v = v if tuple(v.shape) == (*batch, *tail) else xp.broadcast_to(v, (*batch, *tail))
-            return xp.reshape(v, (size, *tail))
+            common = v.ndim <= len(tail)  # the same for the whole batch
+            shape = tail if common else (*batch, *tail)
+            v = v if tuple(v.shape) == shape else xp.broadcast_to(v, shape)
+            return v[None] if common else xp.reshape(v, (size, *tail))
 
         low, high, rows = self._form_like(a, self._lifted)
         k = rows.bound.shape[-1]
@@ -210,7 +210,11 @@ class ConvexSet(SafeSet):
         )
 
     def __getitem__(self, index: Index) -> Self:
-        return type(self)(*(v[index] for v in self._spread(self.batch_shape)))
+        values = [getattr(self, name) for name in self.parameters]
+        axes = self.parameters.values()
+        if len({v.shape[: v.ndim - len(own)] for v, own in zip(values, axes, strict=True)}) > 1:
+            values = self._spread(self.batch_shape)
+        return type(self)(*[v[index] for v in values])
 
     def __repr__(self) -> str:
         shape = f", batch {self.batch_shape}" if self.batch_shape else ""
@@ -346,5 +350,5 @@ class Ellipsoid(_OneRow):
 def _unbounded(like: Array, shape: tuple[int, ...], rows: Rows) -> Form:
     """The rows without bounds [..., d]."""
     xp = namespace(like)
-    low, high = (xp.full(shape, v, dtype=like.dtype, device=like.device) for v in (-xp.inf, xp.inf))
-    return Form(low, high, rows)
+    high = xp.full(shape, xp.inf, dtype=like.dtype, device=like.device)
+    return Form(-high, high, rows)

@@ -231,7 +231,7 @@ def _newton_direction(D, E, R, H, kinked, curved):
         for q in range(p):
             total -= H[p, q] * H[q, k + 1]
         H[p, k + 1] = total / H[p, p]
-    rise = 0.0
+    rise, longest = 0.0, 0.0
     for p in range(count - 1, -1, -1):
         total = H[p, k + 1]
         for q in range(p + 1, count):
@@ -241,15 +241,18 @@ def _newton_direction(D, E, R, H, kinked, curved):
         row = int(H[p, k])
         E[DIRECTION, row] = step
         rise += step * E[EXCESS, row]
-        if not abs(step) <= 1e9:
-            step_is_good = False
+        longest = max(longest, abs(step))
     # Where the Newton model is flat or points the wrong way, use only the row broken most.
-    if fresh and not (step_is_good and E[DIRECTION, worst] > 0 and rise > 0):
+    wild = not longest <= 1e9
+    if fresh and not (step_is_good and not wild and E[DIRECTION, worst] > 0 and rise > 0):
         for j in range(k):
             E[DIRECTION, j] = 0.0
         E[DIRECTION, worst] = 1.0
         return True
-    return step_is_good
+    if wild:  # every component is held at a bound: the line search finds where one is released
+        for j in range(k):
+            E[DIRECTION, j] /= longest
+    return step_is_good and longest < np.inf
 
 
 @_jit
@@ -376,7 +379,10 @@ def _solve(D, E, R, H, kinked, curved):
 
 @_jit
 def _imply_bounds(pos, neg, quad, bound, D):
-    """Tighten D[LOW] and D[HIGH] by the rows whose terms are never negative."""
+    """Tighten D[LOW] and D[HIGH] by the rows whose terms are never negative.
+
+    Where these must sum to zero, each is zero: such a row is a bound.
+    """
     for j in range(len(bound)):
         c = bound[j]
         grows = 0 <= c < np.inf
@@ -389,6 +395,11 @@ def _imply_bounds(pos, neg, quad, bound, D):
             square = np.sqrt(c / quad[j, i]) if quad[j, i] > 0 else np.inf
             D[HIGH, i] = min(D[HIGH, i], square, c / pos[j, i] if pos[j, i] > 0 else np.inf)
             D[LOW, i] = max(D[LOW, i], -square, -c / neg[j, i] if neg[j, i] > 0 else -np.inf)
+            if c == 0:
+                if pos[j, i] > 0 or quad[j, i] > 0:
+                    D[INNER_HIGH, i] = min(D[INNER_HIGH, i], 0.0)
+                if neg[j, i] > 0 or quad[j, i] > 0:
+                    D[INNER_LOW, i] = max(D[INNER_LOW, i], 0.0)
 
 
 @_jit
@@ -430,6 +441,10 @@ def _prepare(a, low, high, metric, pos, neg, quad, bound, kinked, curved, short,
         return False
     if kinked or curved:
         _imply_bounds(pos, neg, quad, bound, D)
+        for i in range(d):
+            if D[INNER_LOW, i] > D[INNER_HIGH, i]:
+                return False
+            D[X, i] = min(max(a[i], D[INNER_LOW, i]), D[INNER_HIGH, i])
     _bring_near(D)
     for j in range(k):
         steepest, grows, terms, level = 0.0, kinked or curved, 0.0, 0.0
@@ -450,15 +465,14 @@ def _prepare(a, low, high, metric, pos, neg, quad, bound, kinked, curved, short,
             v = D[A, i]
             level += abs((p if v >= 0 else -n) * v + q * v * v)
         c = bound[j]
-        if c == np.inf:  # padding
+        if c == np.inf or (grows and c == 0):  # padding, or a bound by now
             E[SCALE, j], E[BOUND, j], E[SLACK, j] = 0.0, 1.0, 0.0
             for i in range(d):
                 R[POS, j, i] = R[NEG, j, i] = R[QUAD, j, i] = R[STEEP, j, i] = 0.0
             continue
-        # A row of non-negative terms that must sum to nothing is a bound, and very large numbers need other units.
-        if grows and 0 <= c <= 1e-14 * level:
+        if grows and 0 <= c <= 1e-14 * level:  # zero, up to rounding
             return False
-        if not (abs(c) < np.inf and steepest < np.inf and terms < LARGEST * steepest):
+        if not (abs(c) < np.inf and steepest < np.inf and terms <= LARGEST * steepest):
             return False
         if steepest < 2.0**-200 or (c != 0 and abs(c) < 2.0**-200):
             if steepest != 0:

@@ -163,8 +163,10 @@ def _moved(a: Array, low: Array, high: Array, rows: Rows, weight: Array, thoroug
         point[todo] = xp.where(again.found[:, None], xp.astype(again.point, a.dtype), point[todo])
         todo = broken(todo)
     for i in todo.tolist() if thorough else ():
-        start = to_numpy(as_float(point[i]))
-        pulled = pull_inside(start, _problem(i, inner_low, inner_high, rows, weight), Rounding.of(a))
+        problem, rounding = _problem(i, inner_low, inner_high, rows, weight), Rounding.of(a)
+        pulled = pull_inside(to_numpy(as_float(point[i])), problem, rounding)
+        if pulled is None:
+            pulled = _where_there_is_room(to_numpy(near[i]), problem, rounding)
         if pulled is not None:
             point[i] = xp.astype(as_float(pulled, like=a), a.dtype)
     # The last word is the definition: a point that does not pass is not an answer.
@@ -199,6 +201,18 @@ def _one_by_one(
         best, _ = last_resort(to_numpy(near[i]), problem._replace(rows=problem.rows.with_arrays(*arrays)))
         if best is not None:
             point[i], found[i] = as_float(best, like=near), True
+
+
+def _where_there_is_room(a: np.ndarray, problem: Problem, rounding: Rounding) -> np.ndarray | None:
+    """The point nearest to a [d] among those that rounding does not push out: near the first one, there may be none."""
+    if not len(problem.rows.bound):
+        return None
+    for share in (4 * rounding.half_eps, 8 * rounding.half_eps):
+        best, _ = last_resort(a, problem._replace(rows=problem.rows.tightened(share)))
+        pulled = None if best is None else pull_inside(best, problem, rounding)
+        if pulled is not None:
+            return pulled
+    return None
 
 
 def _problem(i: int, low: Array, high: Array, rows: Rows, weight: Array) -> Problem:
