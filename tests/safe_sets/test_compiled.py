@@ -1,6 +1,7 @@
 """The compiled projection: it answers like the reference, or leaves the answer to it."""
 
 import os
+import pickle
 import subprocess
 import sys
 import time
@@ -126,6 +127,26 @@ def test_a_rule_is_asked_once_even_where_the_shortcut_gives_up():
     guardian = gx.Guardian(gym.spaces.Box(-1, 1, (2,), np.float64), gx.halfspace_rule(rows))
     assert guardian.certify(0, np.zeros(2)).inevitable
     assert asked == [0]
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+@pytest.mark.parametrize("name", COMBINATIONS)
+def test_one_set_is_projected_like_a_batch(name, dtype):
+    a, low, high, constraints = draw(np.random.default_rng(11), COMBINATIONS[name], 40, 5)
+    batch = set_of(low, high, constraints)
+    points = batch.project(a.astype(dtype))
+    for i, proposal in enumerate(a.astype(dtype)):
+        found = batch[i].nearest(proposal)
+        assert found.found
+        assert not found.empty
+        assert found.point.dtype == dtype
+        assert np.array_equal(found.point, points[i])
+
+
+def test_a_set_that_has_projected_can_be_sent_to_another_process():
+    safe = gx.Intersection(gx.Box([-1.0], [1.0]), gx.WeightedL1([2.0], 1.0))
+    safe.project(np.array([0.9]))
+    assert pickle.loads(pickle.dumps(safe)).project(np.array([0.9])) == pytest.approx([0.5])
 
 
 def test_without_numba_the_reference_answers(monkeypatch):

@@ -1,6 +1,7 @@
 """The compiled projection, used where numba is installed (`pip install rlpd-gx[fast]`)."""
 
 import os
+from collections.abc import Callable
 from functools import cache
 from types import ModuleType
 from typing import NamedTuple
@@ -10,6 +11,7 @@ import numpy as np
 from rlpd_gx.safe_sets.separable import Rows
 
 INSIDE, MOVED, EMPTY, UNSURE = range(4)
+FLOATS = frozenset((np.dtype(np.float32), np.dtype(np.float64)))
 
 
 class Answers(NamedTuple):
@@ -44,7 +46,7 @@ def nearest(
     a: np.ndarray, low: np.ndarray, high: np.ndarray, rows: Rows, metric: np.ndarray
 ) -> Answers | None:
     """Answers for proposals a [B, d] of 32 or 64 bits; the rest has B rows or one for all. None without numba."""
-    compiled = kernel() if a.dtype in (np.float32, np.float64) else None
+    compiled = kernel() if a.dtype in FLOATS else None
     if compiled is None:
         return None
     count, k = len(a), rows.bound.shape[-1]
@@ -54,6 +56,30 @@ def nearest(
         *(plain(v) for v in arrays), rows.kinked, rows.curved, a.dtype == np.float32, *answers
     )
     return answers
+
+
+def one_at_a_time(
+    low: np.ndarray, high: np.ndarray, rows: Rows
+) -> Callable[[np.ndarray], np.ndarray | None] | None:
+    """A function from a proposal [d] to its nearest point, or to None where that is not certain; None without numba."""
+    compiled = kernel()
+    if compiled is None:
+        return None
+    (d,), (k,) = low.shape, rows.bound.shape
+    box = (plain(low[None]), plain(high[None]), np.ones((1, d)))
+    arrays = tuple(plain(v[None]) for v in (rows.pos, rows.neg, rows.quad, rows.bound))
+    kinked, curved, call, empty = rows.kinked, rows.curved, compiled.nearest_rows, np.empty
+
+    def project(a: np.ndarray) -> np.ndarray | None:
+        dtype = a.dtype
+        if a.shape != (d,) or dtype not in FLOATS:
+            return None
+        point, status = empty((1, d)), empty(1, np.int8)
+        proposal = a.astype(np.float64)[None]
+        call(proposal, *box, *arrays, kinked, curved, dtype == np.float32, point, status, empty((1, k)))
+        return point[0].astype(dtype, copy=False) if status[0] <= MOVED else None
+
+    return project
 
 
 def plain(v: np.ndarray) -> np.ndarray:

@@ -2,14 +2,14 @@
 
 import math
 from abc import abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import cached_property
 from typing import ClassVar, NamedTuple, Self
 
 import numpy as np
 
 from rlpd_gx.errors import GxError
-from rlpd_gx.safe_sets import exact
+from rlpd_gx.safe_sets import compiled, exact
 from rlpd_gx.safe_sets.backend import Array, as_float, common_shape, namespace
 from rlpd_gx.safe_sets.base import Index, Nearest, SafeSet, Spec
 from rlpd_gx.safe_sets.projection import (
@@ -119,7 +119,6 @@ class ConvexSet(SafeSet):
     def contains(self, a: Array) -> Array:
         return within_tolerance(a, *self._form_like(a, self._lifted))
 
-    @QUIET
     def nearest(self, a: Array, metric: Array | None = None, *, thorough: bool = True) -> Nearest:
         """The nearest allowed action to a [..., d], by sum metric_i (x_i - a_i)^2; metric is 1 if absent.
 
@@ -129,6 +128,24 @@ class ConvexSet(SafeSet):
         Proposals further away than `FAR` diameters are moved nearer first, see `bring_near`. Without `thorough`, only
         the batched solver is used.
         """
+        if type(a) is np.ndarray and a.ndim == 1 and metric is None and self._alone is not None:
+            point = self._alone(a)
+            if point is not None:
+                return Nearest(point, np.True_, np.False_)
+        return self._nearest(a, metric, thorough)
+
+    @cached_property
+    def _alone(self) -> Callable[[np.ndarray], np.ndarray | None] | None:
+        """The compiled projection of one action, None for a batch; it returns None where it is not certain."""
+        low, high, rows = self._lifted
+        shape = (*rows.bound.shape, self.dimension)
+        spelled_out = low.shape == high.shape == shape[1:] and rows.pos.shape == rows.quad.shape == shape
+        if self.batch_shape or namespace(low, rows.pos) is not np or not spelled_out:
+            return None
+        return compiled.one_at_a_time(low, high, rows)
+
+    @QUIET
+    def _nearest(self, a: Array, metric: Array | None, thorough: bool) -> Nearest:
         xp, d = namespace(a), self.dimension
         batch = common_shape([tuple(a.shape[:-1]), self.batch_shape])
         size = math.prod(batch)
@@ -215,6 +232,9 @@ class ConvexSet(SafeSet):
         if len({v.shape[: v.ndim - len(own)] for v, own in zip(values, axes, strict=True)}) > 1:
             values = self._spread(self.batch_shape)
         return type(self)(*[v[index] for v in values])
+
+    def __getstate__(self) -> dict[str, object]:  # compiled functions stay in this process
+        return {name: value for name, value in vars(self).items() if name != "_alone"}
 
     def __repr__(self) -> str:
         shape = f", batch {self.batch_shape}" if self.batch_shape else ""
