@@ -52,7 +52,7 @@ class Task:
     def _guarded(self, *, evaluation: bool = False, audit: Path | None = None) -> tuple[gym.Env, Any, Json]:
         """An environment behind its guard, its rules and the options of the guard."""
         run = self.config.run
-        kwargs = run.env_kwargs | (dict(describe(run.env).evaluation_kwargs) if evaluation else {})
+        kwargs = self.env_kwargs | (dict(describe(run.env).evaluation_kwargs) if evaluation else {})
         env = make(run.env, **kwargs)
         if not run.rules:
             return env, None, {}
@@ -61,6 +61,12 @@ class Task:
         rules, options = guard_options(env, run.rules, run.rules_state)
         file = None if audit is None else str(audit)
         return self.guard.environment(env, rules, audit=file, **options), rules, options
+
+    @property
+    def env_kwargs(self) -> Json:
+        """Options of the training environments."""
+        run = self.config.run
+        return dict(describe(run.env).training_kwargs) | run.env_kwargs
 
     @property
     def guard(self) -> guards.Guard:
@@ -122,7 +128,9 @@ class Task:
         options: Json = {}
         live = None
         if not is_dataset(source) and formats.detect(source) == "action_log":
-            options |= describe(run.env).replay_options
+            about = describe(run.env)
+            options |= about.replay_options
+            options |= {name: self.env_kwargs[name] for name in about.replayed_kwargs}
             if run.rules:
                 live = offline_rules.while_replayed(
                     source, None, run.rules, run.env, env_kwargs=run.env_kwargs, live_state=run.rules_state
