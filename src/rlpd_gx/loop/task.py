@@ -38,11 +38,13 @@ class Task:
 
     config: Config
 
-    def make_env(self, *, evaluation: bool = False, audit: Path | None = None) -> gym.Env:
-        """One environment behind its guard; without rules, the bare environment."""
-        return self._guarded(evaluation=evaluation, audit=audit)[0]
+    def make_env(self, *, evaluation: bool = False, audit: Path | None = None, rules: Any = None) -> gym.Env:
+        """One environment behind its guard; without rules, the bare environment. `rules` replace those of the task."""
+        return self._guarded(evaluation=evaluation, audit=audit, rules=rules)[0]
 
-    def _guarded(self, *, evaluation: bool = False, audit: Path | None = None) -> tuple[gym.Env, Any, Json]:
+    def _guarded(
+        self, *, evaluation: bool = False, audit: Path | None = None, rules: Any = None
+    ) -> tuple[gym.Env, Any, Json]:
         """An environment behind its guard, its rules and the options of the guard."""
         run = self.config.run
         kwargs = run.env_kwargs | (dict(describe(run.env).evaluation_kwargs) if evaluation else {})
@@ -51,7 +53,8 @@ class Task:
             return env, None, {}
         if run.rules_state:
             load(run.rules_state, "rules-state")  # an error names the flag of this command
-        rules, options = guard_options(env, run.rules, run.rules_state)
+        named, options = guard_options(env, run.rules, run.rules_state)
+        rules = named if rules is None else rules
         file = None if audit is None else str(audit)
         return self.guard.environment(env, rules, audit=file, **options), rules, options
 

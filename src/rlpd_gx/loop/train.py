@@ -17,10 +17,13 @@ from rlpd_gx import trees
 from rlpd_gx.envs.description import describe
 from rlpd_gx.errors import GxError
 from rlpd_gx.guardian import Audit, GuardedEnv
-from rlpd_gx.learner import Diverged, Learner
+from rlpd_gx.learner import Diverged, Sac
+from rlpd_gx.learner.inspection import values_and_targets
 from rlpd_gx.loop.evaluate import Evaluation, count, evaluate
+from rlpd_gx.loop.probes import probe_set
 from rlpd_gx.loop.run_folder import RunFolder
 from rlpd_gx.loop.task import Task
+from rlpd_gx.metrics.values import q_variance, td_error
 from rlpd_gx.replay.hybrid import Hybrid
 from rlpd_gx.replay.ring import Ring
 from rlpd_gx.trees import Json
@@ -54,7 +57,7 @@ class Trainer:
         self.task, self.folder, self.watchers = task, folder, watchers
         self.guard = task.guard
         torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", 1)))  # equal threads give equal numbers
-        self.learner: Learner = task.learner()
+        self.learner: Sac = task.learner()
         offline = task.offline
         self.online = Ring(task.layout, min(data.buffer_size, run.steps * 2 + 2 * run.num_envs), run.num_envs)
         sampling, proposing = np.random.SeedSequence(run.seed).spawn(2)
@@ -79,6 +82,7 @@ class Trainer:
         self.window = Window()
         self.seconds = {"environment": 0.0, "update": 0.0, "evaluation": 0.0, "checkpoint": 0.0, "total": 0.0}
         self.stop_signal: int | None = None
+        self.probe_set: Batch[Array] | None = None
         self.last_evaluation: Evaluation | None = None
         self.last_score = math.nan
 
@@ -248,7 +252,15 @@ class Trainer:
                 sample=describe(run.env).sample_in_evaluation,
                 near_miss=self.near_miss,
             )
-        self.report("evaluation", **self.last_evaluation.row())
+        self.report("evaluation", **self.last_evaluation.row(), **self.probed())
+
+    def probed(self) -> Json:
+        """TD error and ensemble variance on the probe set; it is drawn from the offline data, if there is any."""
+        if self.task.offline is None or self.learner.config.actor == "clone":
+            return {}
+        self.probe_set = self.probe_set or probe_set(self.task)
+        q, target = values_and_targets(self.learner, self.probe_set)
+        return {f"probe_{name}": value for name, value in (td_error(q, target) | q_variance(q)).items()}
 
     def report(self, kind: str, **values: Any) -> None:
         """A row of metrics, to the file and to whoever looks on."""
