@@ -3,5 +3,5 @@
 from rlpd_gx.guards.base import Guard
 
 GUARD = Guard(
-    "guardian", mode="enforce", learner={"backup": "project", "actor": "projected", "execution": "project"}
+    "guardian", mode="enforce", settings={"backup": "project", "actor": "projected", "execution": "project"}
 )

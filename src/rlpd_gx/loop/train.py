@@ -58,7 +58,7 @@ class Trainer:
         self.guard = task.guard
         torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", 1)))  # equal threads give equal numbers
         self.learner: Sac = task.learner()
-        offline = task.offline
+        offline = task.offline if task.learns_offline else None
         self.online = Ring(task.layout, min(data.buffer_size, run.steps * 2 + 2 * run.num_envs), run.num_envs)
         sampling, proposing = np.random.SeedSequence(run.seed).spawn(2)
         self.hybrid = Hybrid(
@@ -107,7 +107,7 @@ class Trainer:
 
     def propose(self, safe_sets: Array | None) -> Array:
         """Proposed actions [N, ...]."""
-        if self.step < self.random_steps:
+        if self.step < self.first_update and not self.warm_updates:
             return self.random_actions()
         return self.learner.act(self.environments.observation, safe_sets)
 
@@ -119,13 +119,16 @@ class Trainer:
         return self.environments.safe_sets() if asked else None
 
     @property
-    def random_steps(self) -> int:
-        """Steps with random proposals and no update, where there is no offline data to learn from."""
-        return 0 if self.task.offline is not None else max(self.task.config.data.learning_starts, 1)
+    def first_update(self) -> int:
+        """Steps before the first online update: none where offline rows fill the minibatches.
+
+        A policy that was not trained on offline data proposes random actions until then.
+        """
+        return max(self.task.config.data.learning_starts, 1) if self.task.online_only else 0
 
     def due_updates(self) -> int:
         """Blocks of updates that are due in this step."""
-        if self.step < self.random_steps:
+        if self.step < self.first_update or not self.guard.learns:
             return 0
         self.owed_updates += len(self.environments)
         blocks, self.owed_updates = divmod(self.owed_updates, self.task.config.data.update_every)
@@ -137,7 +140,7 @@ class Trainer:
             self.calibrate()
         try:
             progress = min(self.step / max(self.task.config.run.steps, 1), 1.0)
-            self.window.learned(self.learner.update(batch, progress=progress))
+            self.window.learned(self.learner.update(batch, progress=progress) | self.guard.learn(self.hybrid))
         except Diverged as error:
             path = self.folder.path / "diverged.npz"
             minibatch = trees.named_leaves(batch.minibatch(error.minibatch).arrays())
@@ -299,15 +302,7 @@ class Trainer:
     @property
     def watches_unsafe_events(self) -> bool:
         """Whether anything looks for unsafe events: without that, having seen none means nothing."""
-        watched = describe(self.task.config.run.env).reports_unsafe_events
-        return (
-            watched
-            or self.window.total.unsafe_events > 0
-            or any(
-                isinstance(m.env, GuardedEnv) and m.env.unsafe_event is not None
-                for m in self.environments.members
-            )
-        )
+        return self.task.watches_unsafe_events or self.window.total.unsafe_events > 0
 
     def audits(self) -> list[Audit]:
         """The audit of each guarded environment."""
