@@ -21,8 +21,8 @@ SMALL = {
     "steps": 60, "hidden_sizes": (16,), "batch_size": 16, "learning_starts": 20, "utd": 1, "ensemble_size": 2,
     "evaluation_episodes": 1, "evaluate_every": 0, "device": "cpu",
 }  # fmt: skip
-PROJECTED = {"backup": "project", "actor": "projected", "execution": "project"}
-RAW = {"backup": "none", "actor": "raw", "execution": "project"}
+PROJECTED = {"backup": "project", "execution": "project"}
+RAW = {"backup": "none", "execution": "project"}
 DEFINED = {  # execution enforced, settings: SPEC's table of guards
     "guardian": ("enforce", PROJECTED),
     "shield": ("enforce", RAW),
@@ -225,7 +225,6 @@ def test_the_chosen_guard_overrides_the_preset_and_a_setting_overrides_both() ->
         configure("rlpd-gx", RULES | {"guard": "shield", "backup": "renormalise"}).learner.backup
         == "renormalise"
     )
-    assert configure("rlpd", RULES).learner.actor == "raw"
     assert configure("clone", RULES | {"guard": "shield"}).learner.actor == "clone"
 
 
@@ -233,7 +232,7 @@ def test_the_chosen_guard_overrides_the_preset_and_a_setting_overrides_both() ->
 def test_without_rules_every_preset_is_unguarded(preset: str) -> None:
     config = configure(preset, {"env": "CartPole-v1"})
     assert (config.run.guard, config.learner.backup) == ("none", "none")
-    assert config.learner.actor in ("raw", "clone")
+    assert config.learner.actor in ("auto", "raw", "clone")
 
 
 def test_a_guard_from_outside_the_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

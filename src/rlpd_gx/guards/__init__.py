@@ -1,6 +1,6 @@
 """Guards: what `--guard` chooses. Each file says what one guard changes in execution, backup, data and losses."""
 
-from dataclasses import replace
+import dataclasses
 from importlib import import_module
 from pathlib import Path
 
@@ -43,7 +43,7 @@ def find(name: str) -> Guard:
             f"there is no guard {plain!r}; there are {', '.join(NAMES)}, or give module:name of your own"
         )
     guard = import_module(f"{__name__}.{plain.replace('-', '_')}").GUARD
-    return replace(guard, value=_number(guard, name, number)) if equals else guard
+    return dataclasses.replace(guard, value=_number(guard, name, number)) if equals else guard
 
 
 def _number(guard: Guard, name: str, text: str) -> float:

@@ -6,14 +6,14 @@ import gymnasium as gym
 import torch
 
 from rlpd_gx import trees
-from rlpd_gx.learner import Sac
+from rlpd_gx.learner import QLearner
 from rlpd_gx.types import Array, Observation
 
 
 class Uniform:
     """A Learner whose proposals are uniformly random; the rest is the Learner's."""
 
-    def __init__(self, learner: Sac, action_space: gym.Space) -> None:
+    def __init__(self, learner: QLearner, action_space: gym.Space) -> None:
         self._learner, self._space = learner, action_space
 
     def act(

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 if TYPE_CHECKING:  # the help of `rlpd-gx train` reads guards, and has to be quick
     import gymnasium as gym
 
-    from rlpd_gx.learner import Sac
+    from rlpd_gx.learner import QLearner
     from rlpd_gx.replay.hybrid import Hybrid
     from rlpd_gx.replay.offline import OfflineDataset
     from rlpd_gx.types import Transition
@@ -40,7 +40,7 @@ class Guard:
 
         return GuardedEnv(env, rules, mode=self.mode, **options)
 
-    def learner(self, learner: "Sac", action_space: "gym.Space") -> "Sac":
+    def learner(self, learner: "QLearner", action_space: "gym.Space") -> "QLearner":
         """Proposals and losses: the Learner as this guard uses it."""
         return learner
 

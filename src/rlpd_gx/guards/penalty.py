@@ -14,7 +14,7 @@ from rlpd_gx.guards.base import Guard
 if TYPE_CHECKING:
     import gymnasium as gym
 
-    from rlpd_gx.learner import Sac
+    from rlpd_gx.learner import QLearner
     from rlpd_gx.replay.hybrid import Hybrid
     from rlpd_gx.replay.offline import OfflineDataset
     from rlpd_gx.types import Transition
@@ -36,7 +36,7 @@ class Penalty(Guard):
     def environment(self, env: "gym.Env", rules: Any, **options: Any) -> "gym.Env":
         return self.base.environment(env, rules, **options)
 
-    def learner(self, learner: "Sac", action_space: "gym.Space") -> "Sac":
+    def learner(self, learner: "QLearner", action_space: "gym.Space") -> "QLearner":
         return self.base.learner(learner, action_space)
 
     def stored(self, transition: "Transition") -> "Transition":

@@ -9,17 +9,17 @@ from rlpd_gx.guards.base import Guard
 if TYPE_CHECKING:
     import gymnasium as gym
 
-    from rlpd_gx.learner import Sac
+    from rlpd_gx.learner import QLearner
 
 
 @dataclass(frozen=True)
 class Random(Guard):
     """A guard whose Learner never learns."""
 
-    def learner(self, learner: "Sac", action_space: "gym.Space") -> "Sac":
+    def learner(self, learner: "QLearner", action_space: "gym.Space") -> "QLearner":
         from rlpd_gx.guards._uniform import Uniform
 
-        return cast("Sac", Uniform(learner, action_space))
+        return cast("QLearner", Uniform(learner, action_space))
 
 
 GUARD = Random(

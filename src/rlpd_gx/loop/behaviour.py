@@ -7,7 +7,7 @@ import numpy as np
 import torch
 
 from rlpd_gx import trees
-from rlpd_gx.learner import Sac
+from rlpd_gx.learner import QLearner
 from rlpd_gx.loop.task import Task
 from rlpd_gx.metrics.subject import Unavailable
 from rlpd_gx.metrics.support import support_kl, support_kl_sampled
@@ -22,7 +22,7 @@ HELD_OUT = 0.1  # of the offline rows
 KL_SAMPLES = 8  # actions in each state, where actions are continuous
 
 
-def cloned(task: Task) -> tuple[Sac, Array]:
+def cloned(task: Task) -> tuple[QLearner, Array]:
     """The clone, and its probabilities of held-out offline actions [k]."""
     if task.offline is None:
         raise Unavailable("there is no offline data to clone")
@@ -42,7 +42,12 @@ def cloned(task: Task) -> tuple[Sac, Array]:
 
 
 def divergence(
-    clone: Sac, learner: Sac | None, space: gym.Space, seen: Observation, actions: Array, sets: Array
+    clone: QLearner,
+    learner: QLearner | None,
+    space: gym.Space,
+    seen: Observation,
+    actions: Array,
+    sets: Array,
 ) -> float | None:
     """Support KL on states; without a learner the policy is what it did, and None where that has no density."""
     if isinstance(space, gym.spaces.Discrete):
@@ -59,7 +64,7 @@ def divergence(
     generator = torch.Generator(learner.device).manual_seed(SEED)
     drawn = [learner.act(seen, explore=True, generator=generator) for _ in range(KL_SAMPLES)]
 
-    def log_density(policy: Sac) -> Array:  # `probability` is the density for each component
+    def log_density(policy: QLearner) -> Array:  # `probability` is the density for each component
         return np.stack([dimension * np.log(policy.probability(seen, a, sets)) for a in drawn])
 
     return support_kl_sampled(log_density(learner), log_density(clone), -dimension * np.log(2.0))

@@ -14,7 +14,7 @@ from rlpd_gx import trees
 from rlpd_gx.envs.description import describe
 from rlpd_gx.envs.making import ATARI
 from rlpd_gx.guardian import GuardedEnv
-from rlpd_gx.learner import Sac
+from rlpd_gx.learner import QLearner
 from rlpd_gx.learner.inspection import values_and_targets, values_at
 from rlpd_gx.loop import behaviour, probes, visits
 from rlpd_gx.loop.environments import Environments
@@ -85,7 +85,7 @@ class PolicySubject:
 
     task: Task
     policy: Policy
-    learner: Sac | None = None
+    learner: QLearner | None = None
     """With the critics, where the policy is a Learner's."""
     folder: Path | None = None
     """The run, for what depends on its training."""
@@ -197,8 +197,8 @@ class PolicySubject:
         probes.close(environments)
         return np.array(values), np.array(returns)
 
-    def _critics(self) -> Sac:
-        if self.learner is None or self.learner.config.actor == "clone":
+    def _critics(self) -> QLearner:
+        if self.learner is None or self.learner.config.actor == "clone" or not self.task.guard.learns:
             raise Unavailable("this policy has no critics")
         return self.learner
 

@@ -17,7 +17,7 @@ from rlpd_gx import trees
 from rlpd_gx.envs.description import describe
 from rlpd_gx.errors import GxError
 from rlpd_gx.guardian import Audit, GuardedEnv
-from rlpd_gx.learner import Diverged, Sac
+from rlpd_gx.learner import Diverged, QLearner
 from rlpd_gx.learner.inspection import values_and_targets
 from rlpd_gx.loop.evaluate import Evaluation, count, evaluate
 from rlpd_gx.loop.probes import probe_set
@@ -57,7 +57,7 @@ class Trainer:
         self.task, self.folder, self.watchers = task, folder, watchers
         self.guard = task.guard
         torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", 1)))  # equal threads give equal numbers
-        self.learner: Sac = task.learner()
+        self.learner: QLearner = task.learner()
         offline = task.offline if task.learns_offline else None
         self.online = Ring(task.layout, min(data.buffer_size, run.steps * 2 + 2 * run.num_envs), run.num_envs)
         sampling, proposing = np.random.SeedSequence(run.seed).spawn(2)
@@ -259,7 +259,7 @@ class Trainer:
 
     def probed(self) -> Json:
         """TD error and ensemble variance on the probe set; it is drawn from the offline data, if there is any."""
-        if self.task.offline is None or self.learner.config.actor == "clone":
+        if self.task.offline is None or self.learner.config.actor == "clone" or not self.guard.learns:
             return {}
         self.probe_set = self.probe_set or probe_set(self.task)
         q, target = values_and_targets(self.learner, self.probe_set)
