@@ -5,7 +5,15 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from rlpd_gx.cli.arguments import Argument, Option, Parser, entry, paragraphs, shown
+from rlpd_gx.cli.arguments import (
+    Argument,
+    EnvWrappers,
+    Option,
+    Parser,
+    entry,
+    paragraphs,
+    shown,
+)
 from rlpd_gx.config import PRESETS
 from rlpd_gx.errors import GxError
 
@@ -32,6 +40,7 @@ def train(
         str | None,
         Option("Begin with what RUN had learned at STEP (RUN@STEP; RUN alone: its newest checkpoint)."),
     ] = None,
+    env_wrappers: EnvWrappers = None,
     compare: Annotated[bool, Option("Then train without a guard, with the same budget and seed.")] = False,
     quiet: Annotated[bool, Option("Print results and errors only.")] = False,
     help: Annotated[bool, Option("Show the settings that people use first.", short="h")] = False,
@@ -44,6 +53,8 @@ def train(
     checkpoints, result.json and report.html.
     """
     given = {name: value for name, value in settings.items() if value is not None}
+    if env_wrappers:
+        given["env_kwargs"] = typed(config, given)[1].get("env_kwargs", {}) | {"wrappers": env_wrappers}
     if help or help_all:
         print(help_text(preset, config, given, everything=help_all))
         return
