@@ -40,6 +40,11 @@ class ActionView:
             )
         return gym.spaces.Discrete(int(joint))
 
+    @property
+    def discrete(self) -> bool:
+        """Whether the Learner chooses among numbered actions."""
+        return isinstance(self.learner_space, gym.spaces.Discrete)
+
     def executed(self, chosen: Array) -> Action:
         """What the environment takes for a choice of the Learner, or for an array of them."""
         if self._sizes is None:

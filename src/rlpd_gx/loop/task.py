@@ -198,7 +198,7 @@ class Task:
     def sampler(self, learner: Learner) -> samplers.Sampler:
         """Which rows make a minibatch."""
         name = self.config.data.sampler
-        if name == "tree-backup" and isinstance(self.example.actions.space, gym.spaces.Box):
+        if name == "tree-backup" and not self.example.actions.discrete:
             raise GxError("--sampler tree-backup needs discrete actions; choose span or span-cut")
         make: dict[str, Callable[[], samplers.Sampler]] = {
             "uniform": samplers.Uniform,
