@@ -13,6 +13,7 @@ import shutil
 import tempfile
 import time
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 
 import gymnasium as gym
@@ -50,7 +51,7 @@ def block(updates, batch, observation, action):
 
 def gflops_of_update(critics, targets, batch, sizes):
     """One critic update: forward of the target critics, forward and backward of all critics."""
-    layers = list(zip(sizes, sizes[1:], strict=False))
+    layers = list(pairwise(sizes))
     forward = sum(2 * batch * i * o for i, o in layers)
     backward = 2 * forward - 2 * batch * sizes[0] * sizes[1]  # the input needs no gradient
     return (critics * (forward + backward) + targets * forward) / 1e9
@@ -144,7 +145,7 @@ def small(console, compiled):
 
 def products_of(critics, rows, sizes):
     """The matrix products of one update without an actor, and nothing else."""
-    layers = [torch.randn(critics, i, o) for i, o in zip(sizes, sizes[1:], strict=False)]
+    layers = [torch.randn(critics, i, o) for i, o in pairwise(sizes)]
     inputs = [torch.randn(critics, rows, i) for i in sizes]
 
     def products():
