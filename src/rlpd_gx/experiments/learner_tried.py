@@ -4,11 +4,11 @@
     python -m rlpd_gx.experiments.learner_tried table
 
 Objects, no rules and no offline data: the Learner alone. One hypothesis at a time: each variant changes the settings
-below in one place. Scores are of whole games with sampled actions. `run` adds one entry to results/learner-tried.json.
+below in one place. Scores are of whole games with sampled actions: all that ended in the second half of training, and
+three in each evaluation. `run` adds one entry to results/learner-tried.json.
 """
 
 import json
-import time
 from pathlib import Path
 
 import numpy as np
@@ -59,12 +59,8 @@ def run(game: str, variant: str, seed: int, out: Path, steps: int, settings: str
     values |= VARIANTS.get(variant, {}) | tried | {"seed": seed, "steps": steps}
     extra = f" --settings '{settings}'" if tried else ""
     command = f"python -m rlpd_gx.experiments.learner_tried run {game} '{variant}' --seed {seed} --steps {steps}{extra}"
-    start = time.perf_counter()
-    _, summary = finish(
-        out / f"{game}-{variant.replace(' ', '-')}-{seed}",
-        lambda: configure("sac", values, variant),
-        command,
-    )
+    folder = out / f"{game}-{variant.replace(' ', '-')}-{seed}"
+    _, summary = finish(folder, lambda: configure("sac", values, variant), command)
     learning = summary["seconds"]["environment"] + summary["seconds"]["update"]
     entry = {
         "game": game,
@@ -72,25 +68,31 @@ def run(game: str, variant: str, seed: int, out: Path, steps: int, settings: str
         "seed": seed,
         "command": command,
         "curve": {step: round(float(np.mean(scores)), 1) for step, scores in summary["curve"].items()},
+        "training": late_games(folder, steps // 2),
         "steps_per_second": round(steps / learning, 1),
-        "wall_seconds": round(time.perf_counter() - start, 1),
     }
     known = json.loads(RESULTS.read_text()) if RESULTS.exists() else []
     kept = [e for e in known if e["command"] != command]
     RESULTS.write_text(json.dumps([*kept, entry], indent=1) + "\n")
 
 
+def late_games(folder: Path, after: int) -> list[float]:
+    """Scores of the games that ended in training after a step: more of them than evaluations have."""
+    rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    return [row["return"] for row in rows if row["kind"] == "episode" and row["step"] > after]
+
+
 def table() -> None:
-    """Print results/learner-tried.json: mean of the last three evaluations of each run, by game and variant."""
+    """Print results/learner-tried.json, by game and variant: late games of training, and each evaluation."""
     entries = json.loads(RESULTS.read_text())
     for game in GAMES:
         for variant in dict.fromkeys(e["variant"] for e in entries if e["game"] == game):
             runs = [e for e in entries if (e["game"], e["variant"]) == (game, variant)]
-            late = [float(np.mean(list(e["curve"].values())[-3:])) for e in runs]
+            late = [float(np.mean(e["training"])) for e in runs]
             speed = [e["steps_per_second"] for e in runs]
             curves = "; ".join(" ".join(f"{v:g}" for v in e["curve"].values()) for e in runs)
             print(
-                f"{game:12} {variant:20} {np.mean(late):8.1f} over {len(runs)} seeds, "
+                f"{game:12} {variant:20} {np.mean(late):6.0f} over {len(runs)} seeds, "
                 f"{min(speed):.0f}-{max(speed):.0f} steps/s: {curves}"
             )
 
