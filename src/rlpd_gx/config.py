@@ -121,8 +121,10 @@ class LearnerConfig:
     """Target-network update rate."""
     backup: Literal["renormalise", "project", "none"] = "project"
     """Next actions in the target: policy renormalised over the safe set, projected onto it, or unguarded."""
-    actor: Literal["raw", "masked", "projected", "clone"] = "projected"
-    """Actions in the actor's loss: all, allowed, as executed after projection; or behaviour cloning without critics."""
+    actor: Literal["auto", "raw", "masked", "projected", "clone"] = "auto"
+    """auto: no actor network for discrete actions (the policy is the softmax of the critics), projected or, without a
+    guarded backup, raw for continuous ones. Else which actions the actor's loss counts: all, allowed, as executed after
+    projection; or behaviour cloning without critics."""
     execution: Literal["project", "resample"] = "project"
     """Propose from the raw policy and let the Guardian project, or sample from the renormalised policy."""
     actor_value: Literal["mean", "min"] = "mean"
@@ -142,7 +144,7 @@ class LearnerConfig:
     ood_penalty: float = 0.0
     """Weight of a conservative penalty on Q-values of forbidden and unseen actions."""
     compile: bool = False
-    """Compile the critics with torch.compile: a minute at the start, then faster updates; needs a C++ compiler."""
+    """Compile updates with torch.compile: a minute at the start, then faster updates; needs a C++ compiler."""
     normalise: bool = True
     """Normalise observations (not images) by statistics taken just before the first update."""
 
