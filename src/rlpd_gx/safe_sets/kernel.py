@@ -678,3 +678,13 @@ def judge(a, low, high, metric, pos, neg, quad, bound, ends, kinked, curved, sho
         if not margins[1, r] >= 0:
             return UNSURE, 0.0
     return answer, np.sqrt(total)
+
+
+def warm_up() -> None:
+    """Compile everything, or load it from the cache, so that no verdict waits for it."""
+    one, two, row = np.ones((1, 1)), np.ones((2, 1)), np.ones((1, 1, 1))
+    for short in (False, True):
+        arrays = (2 * one, -one, one, one, row, -row, 0 * row, 0.5 * one)
+        nearest_rows(*arrays, False, False, short, np.empty((1, 1)), np.empty(1, np.int8), np.empty((1, 1)))
+        arrays = (2 * one, -two, two, one, row, -row, 0 * row, 0.5 * one)
+        judge(*arrays, np.array([0, 1]), False, False, short, np.empty((2, 1)), np.empty((2, 2)))
