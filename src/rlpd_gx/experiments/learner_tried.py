@@ -3,9 +3,9 @@
     python -m rlpd_gx.experiments.learner_tried run Assault soft --seed 11
     python -m rlpd_gx.experiments.learner_tried table
 
-Objects, no rules and no offline data: the Learner alone. One hypothesis at a time: each variant changes the settings
-below in one place. Scores are of whole games with sampled actions: all that ended in the second half of training, and
-three in each evaluation. `run` adds one entry to results/learner-tried.json.
+Objects and no offline data; no rules (the Learner alone), except that `guarded` variants have RAM rules. One hypothesis
+at a time: each variant changes the settings below in one place. Scores are of whole games with sampled actions: all that
+ended in the second half of training, and three in each evaluation. `run` adds one entry to results/learner-tried.json.
 """
 
 import json
@@ -34,6 +34,7 @@ COMMON: Json = {
 }
 LIFE: Json = {"life_loss_ends": True, "clip_rewards": True}
 WHOLE: Json = {"life_loss_ends": False, "clip_rewards": True}
+GUARDED: Json = {"rules": "rlpd_gx.envs.atari:RamRules", "guard": "guardian"}
 VARIANTS: dict[str, Json] = {
     "actor": {"actor": "raw"},
     "actor, whole games": {"actor": "raw", "env_kwargs": WHOLE},
@@ -44,6 +45,8 @@ VARIANTS: dict[str, Json] = {
     "soft, entropy 0.1": {"target_entropy": 0.1},
     "soft, entropy 0.4": {"target_entropy": 0.4},
     "soft, 5 critics": {"ensemble_size": 5},
+    "guarded, project": GUARDED,
+    "guarded, renormalise": GUARDED | {"backup": "renormalise", "execution": "resample"},
 }
 
 
