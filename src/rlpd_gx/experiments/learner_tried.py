@@ -4,8 +4,9 @@
     python -m rlpd_gx.experiments.learner_tried table
 
 Objects and no offline data; no rules (the Learner alone), except that `guarded` variants have RAM rules. One hypothesis
-at a time: each variant changes the settings below in one place. Scores are of whole games with sampled actions: all that
-ended in the second half of training, and three in each evaluation. `run` adds one entry to results/learner-tried.json.
+at a time: each variant changes the settings below in one place. Scores are of whole games with sampled actions: all
+that ended in the second half of training, and three in each evaluation. `run` adds an entry to
+results/learner-tried.json.
 """
 
 import json
