@@ -10,6 +10,7 @@ results/learner-tried.json.
 """
 
 import json
+import subprocess
 from pathlib import Path
 
 import numpy as np
@@ -70,6 +71,7 @@ def run(game: str, variant: str, seed: int, out: Path, steps: int, settings: str
         "game": game,
         "variant": variant,
         "seed": seed,
+        "commit": _commit(),
         "command": command,
         "curve": {step: round(float(np.mean(scores)), 1) for step, scores in summary["curve"].items()},
         "training": late_games(folder, steps // 2),
@@ -78,6 +80,14 @@ def run(game: str, variant: str, seed: int, out: Path, steps: int, settings: str
     known = json.loads(RESULTS.read_text()) if RESULTS.exists() else []
     kept = [e for e in known if e["command"] != command]
     RESULTS.write_text(json.dumps([*kept, entry], indent=1) + "\n")
+
+
+def _commit() -> str:
+    """Of the code that ran, where it is a repository."""
+    asked = subprocess.run(
+        ["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False
+    )
+    return asked.stdout.strip()
 
 
 def late_games(folder: Path, after: int) -> list[float]:
