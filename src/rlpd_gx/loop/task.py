@@ -166,7 +166,7 @@ class Task:
             actions=ActionRange.of_space(example.actions.space),
             live_safe_sets=live,
         )
-        if run.rules:
+        if run.rules and not self.unbacked_rules:
             state = run.offline_state or None
             data = offline_rules.with_rules(
                 data,
@@ -206,7 +206,7 @@ class Task:
 
     @property
     def unbacked_rules(self) -> tuple[str, ...]:
-        """Rules that hold at execution but not in the backup: their safe sets have no finite description."""
+        """Rules that hold at execution but not in the backup: what they read cannot be stored to ask them again."""
         example = self.example
         if example.guardian is None or example.safe_set is not None:
             return ()
