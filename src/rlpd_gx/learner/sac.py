@@ -146,9 +146,9 @@ class Sac(QLearner[Policy], Generic[Policy, Next]):
         values, unseen = self._values(features, batch.executed_action)
         error = values - target
         loss = error.square().mean(dim=1).sum()
-        if self.config.ood_penalty:  # as in CQL
-            conservative = (unseen.logsumexp(dim=-1) - values).mean(dim=1).sum()
-            loss = loss + self.config.ood_penalty * conservative
+        if self.config.ood_weight:  # as in CQL
+            conservative = (self._above_data(unseen, batch).logsumexp(dim=-1) - values).mean(dim=1).sum()
+            loss = loss + self.config.ood_weight * conservative
         self.optimisers["critic"].step(loss, number)
         return critic_metrics(loss, error, values)
 

@@ -79,9 +79,9 @@ class SoftDiscrete(QLearner[SoftPolicy]):
             each = each + self._as_executed(q, allowed)
         loss = each.mean(dim=1).sum()
         metrics = critic_metrics(loss.detach(), taken.detach() - goal, taken.detach())
-        if self.config.ood_penalty:  # as in CQL
-            others = q.scatter(-1, place, -torch.inf).logsumexp(dim=-1)
-            loss = loss + self.config.ood_penalty * (others - taken).mean(dim=1).sum()
+        if self.config.ood_weight:  # as in CQL
+            others = self._above_data(q.scatter(-1, place, -torch.inf), batch).logsumexp(dim=-1)
+            loss = loss + self.config.ood_weight * (others - taken).mean(dim=1).sum()
         if clone_weight > 0 and not batch.is_online.all():
             # cross-entropy of the soft policy times alpha: its gradient does not grow as alpha falls
             alpha, scale = self.temperature, taken.detach().abs().mean()

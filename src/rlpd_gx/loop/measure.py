@@ -228,7 +228,7 @@ class PolicySubject:
         margins = []
         for state, proposed in zip(self.critical_states, self._own_actions, strict=True):
             state.restore(environments)
-            margins.append(env.certify(proposed).margin)
+            margins.append(env.certify(environments.actions.executed(proposed)).margin)
         probes.close(environments)
         return np.array(margins)
 
