@@ -146,7 +146,7 @@ class LearnerConfig:
     """Weight of a conservative penalty on Q-values of forbidden and unseen actions (CQL); `calibrated`: weight 5, on
     values above the return of the offline data only (Cal-QL)."""
     compile: bool = False
-    """Compile the critics with torch.compile: a minute at the start, then faster updates; needs a C++ compiler."""
+    """Compile updates with torch.compile: a minute at the start, then faster updates; needs a C++ compiler."""
     normalise: bool = True
     """Normalise observations (not images) by statistics taken just before the first update."""
 

@@ -9,7 +9,7 @@ import torch
 
 from rlpd_gx.errors import GxError
 from rlpd_gx.learner.inspection import values_and_targets, values_at
-from rlpd_gx.learner.q_learner import returns_to_go
+from rlpd_gx.learner.q_learner import above, returns_to_go
 from rlpd_gx.loop.configure import configure
 from rlpd_gx.loop.resume import Saver
 from rlpd_gx.loop.run_folder import RunFolder
@@ -109,14 +109,14 @@ def test_calibrated_values_below_the_return_of_the_data_have_no_gradient(tmp_pat
     returns = learner.data_returns[batch.row]
     assert set(np.round(returns.tolist(), 3)) == {0.99, 1.0}  # one step before the reward, and at it
     unseen = torch.tensor([0.5, 1.5, -torch.inf]).expand(2, 16, 3).clone().requires_grad_()
-    counted = learner._above_data(unseen, batch)
+    counted = above(unseen, learner._return_of_data(batch))
     assert torch.equal(counted[..., 0], returns.expand(2, 16))
     assert torch.equal(counted[..., 1], unseen[..., 1])
     assert counted[..., 2].isneginf().all()  # the executed action stays out
     counted[..., :2].sum().backward()
     assert unseen.grad[0, 0].tolist() == [0.0, 1.0, 0.0]
     learner.data_returns = None
-    assert learner._above_data(unseen, batch) is unseen  # plain CQL
+    assert above(unseen, learner._return_of_data(batch)) is unseen  # plain CQL
 
 
 def test_returns_to_go_by_hand() -> None:

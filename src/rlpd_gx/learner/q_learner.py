@@ -18,7 +18,6 @@ from rlpd_gx.learner.networks import (
     FlatEncoder,
     Observed,
     PixelEncoder,
-    compile_in_place,
     random_shift,
 )
 from rlpd_gx.learner.policy import PolicyNetwork
@@ -67,9 +66,6 @@ class QLearner(ABC, Generic[Policy]):
         self.critic = nn.ModuleDict({"encoder": encoder, "ensemble": critics}).to(self.device)
         self.target = copy.deepcopy(self.critic).requires_grad_(False)
         self.policy, self.generator = policy, policy.generator
-        if config.compile:
-            for critic in (self.critic, self.target):
-                compile_in_place(critic["ensemble"], self.device)
         self.parameters: dict[str, list[Tensor]] = {
             "critic": list(self.critic.parameters()),
             "target": list(self.target.parameters()),
@@ -157,24 +153,25 @@ class QLearner(ABC, Generic[Policy]):
     def _adam(self, name: str, parameters: Iterable[Tensor]) -> Adam:
         return Adam(name, list(parameters), self.config.learning_rate)
 
-    def _update_temperature(self, excess: Tensor, index: int) -> None:
+    @torch.no_grad()
+    def _update_temperature(self, excess: Tensor, number: int) -> None:
         """Move alpha by entropy minus target entropy [B], NaN where a state has no target."""
-        known = ~excess.isnan()
-        if self.config.target_entropy != "fixed" and known.any():
-            self.optimisers["temperature"].step(self.log_temperature * excess[known].mean().detach(), index)
+        mean = excess.nanmean()
+        if self.config.target_entropy != "fixed" and not excess.isnan().all():
+            # the gradient of log alpha * mean(excess)
+            self.optimisers["temperature"].apply([mean], number)
 
     @torch.no_grad()
     def _update_target(self) -> None:
         """Move the target networks towards the critics by tau."""
         torch._foreach_lerp_(self.parameters["target"], self.parameters["critic"], self.config.tau)
 
-    def _above_data(self, unseen: Tensor, batch: Batch[Tensor]) -> Tensor:
-        """Values [N, B, k] that the conservative penalty lowers; calibrated, none below the return of the data."""
+    def _return_of_data(self, batch: Batch[Tensor]) -> Tensor | None:
+        """The return [B] below which a calibrated penalty lowers no value; -inf for online rows."""
         if self.data_returns is None:
-            return unseen
-        row = torch.where(batch.is_online, 0, batch.row)
-        floor = torch.where(batch.is_online, -torch.inf, self.data_returns[row])[:, None]
-        return torch.where(unseen.isneginf(), unseen, torch.maximum(unseen, floor))
+            return None
+        known = self.data_returns[torch.where(batch.is_online, 0, batch.row)]
+        return torch.where(batch.is_online, -torch.inf, known)
 
     def _least(self, values: Tensor) -> Tensor:
         """Minimum over critics [M, ...] -> [...]."""
@@ -244,6 +241,13 @@ def critics_for(
     """New critics on the features of an encoder and `inputs` more numbers."""
     sizes = (encoder.features + inputs, *config.hidden_sizes, outputs)
     return Ensemble(config.ensemble_size, sizes, layer_norm=config.layer_norm, generator=generator)
+
+
+def above(values: Tensor, floor: Tensor | None) -> Tensor:
+    """Values [N, B, k], those below a floor [B] raised to it, so that they have no gradient; -inf stays."""
+    if floor is None:
+        return values
+    return torch.where(values.isneginf(), values, torch.maximum(values, floor[:, None]))
 
 
 def returns_to_go(reward: Array, is_step: Array, gamma: float) -> Array:

@@ -10,11 +10,12 @@ import torch
 from torch import Tensor
 
 from rlpd_gx.config import LearnerConfig
-from rlpd_gx.learner.networks import Encoder, encoder_for
+from rlpd_gx.learner.networks import Encoder, compiled, encoder_for
 from rlpd_gx.learner.q_learner import (
     Policy,
     QLearner,
     Step,
+    above,
     critic_metrics,
     critics_for,
     first_temperature,
@@ -68,6 +69,9 @@ class Sac(QLearner[Policy], Generic[Policy, Next]):
             safe_set_spec=safe_set_spec,
             device=device,
         )
+        if config.compile:
+            for critic in (self.critic, self.target):
+                critic["ensemble"].forward = compiled(critic["ensemble"].forward, self.device)
         self.actor = self.policy.actor
         self.optimisers["actor"] = self._adam("actor", self.actor.parameters())
 
@@ -147,7 +151,9 @@ class Sac(QLearner[Policy], Generic[Policy, Next]):
         error = values - target
         loss = error.square().mean(dim=1).sum()
         if self.config.ood_weight:  # as in CQL
-            conservative = (self._above_data(unseen, batch).logsumexp(dim=-1) - values).mean(dim=1).sum()
+            conservative = (
+                (above(unseen, self._return_of_data(batch)).logsumexp(dim=-1) - values).mean(dim=1).sum()
+            )
             loss = loss + self.config.ood_weight * conservative
         self.optimisers["critic"].step(loss, number)
         return critic_metrics(loss, error, values)

@@ -166,6 +166,8 @@ class Environments:
         regular = verdict is not None and verdict.status in (Status.ALLOWED, Status.PROJECTED)
         if known is None or not regular:
             found = verdict.safe_set if verdict is not None and regular else None
+            if found is not None:
+                found = found.knowing(np.ravel(verdict.suggestion))
             known = self.encode(self._or_only(found, action))
         final = np.zeros_like(known)
         if truncated and executed:  # a truncated state is bootstrapped from
