@@ -20,7 +20,7 @@ class RunConfig:
     rules: str = ""
     """module:name of a rule, or of a list of rules that must all hold."""
     guard: str = "guardian"
-    """How the rules are used; module:name is a guard of your own."""
+    """How the rules are used, such as shield, penalty=2 or guardian+penalty; module:name is a guard of your own."""
     rules_state: str = ""
     """module:function (env, observation, info) -> state that the rules read. Default: `state` in the rules' module."""
     offline: str = ""
@@ -226,7 +226,7 @@ PRESETS: dict[str, Settings] = {
     "hy-q": _Q | {"ensemble_size": 1, "target_subset": 0},
     "cql": _Q | {"online_ratio": (0.0,), "ood_penalty": 5.0},
     "cal-ql": _Q | {"warm_start_updates": 10_000, "ood_penalty": "calibrated"},
-    "bcq": _Q | {"online_ratio": (0.0,), "clone_weight": (1.0, 1e9)},
+    "bcq": _Q | {"online_ratio": (0.0,), "clone_weight": (1.0, 1e9)},  # does not fall during the run
     "wsrl": {
         "warm_start_updates": 10_000,
         "online_ratio": (1.0,),
