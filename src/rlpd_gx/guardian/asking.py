@@ -51,7 +51,8 @@ class Asking:
                 return np.asarray(reader.convex_set(atom, actions.shape[-1]).margin(actions))
             return reader.margin(atom, shaped)
 
-        return np.stack([tree_margin(rule, of_atom) >= 0 for rule in self.rules]).all(axis=0)
+        margins = np.stack([tree_margin(rule, of_atom) for rule in self.rules])
+        return np.asarray((margins >= 0).all(axis=0))
 
 
 def _numbers(leaf: Tree, count: int) -> np.ndarray | None:

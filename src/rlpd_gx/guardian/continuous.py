@@ -64,10 +64,13 @@ class BoxJudge:
     ) -> Judgement:
         reader = Reader(states, warned=self.warned)
         atoms = [a for r in self.rules for a in r.atoms() if isinstance(a.form, SetForm)]
-        sets = {a: reader.convex_set(a, self.dimension) for a in atoms}
+        return self.judge_read(reader, {a: reader.convex_set(a, self.dimension) for a in atoms}, proposed)
+
+    def judge_read(self, reader: Reader, sets: dict[Atom, ConvexSet], proposed: np.ndarray) -> Judgement:
+        """Judge proposals [B, d] under the sets that structured rules have already described."""
         margins = self._margins(reader, sets, proposed)
         outside = self.hard.margin(proposed) < 0
-        count = states.count
+        count = reader.states.count
         judgement = Judgement(
             action=proposed.copy(),
             status=np.full(count, ALLOWED),
@@ -75,7 +78,7 @@ class BoxJudge:
             margins=margins,
             binding=np.concatenate([margins < 0, outside[None]]),
             exact=np.ones(count, dtype=bool),
-            safe_set=self._safe_set(sets, states),
+            safe_set=self._safe_set(sets, reader.states),
             failures=reader.failures,
             margin_at=lambda row, action: self._margin_at(reader, sets, row, action),
         )
