@@ -1,0 +1,116 @@
+"""The table of runs of a sweep, before anything has run: settings, labels, fingerprints, a person's own grid."""
+
+import hashlib
+import itertools
+import json
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property, lru_cache
+from pathlib import Path
+from typing import Any
+
+from rlpd_gx import files, settings
+from rlpd_gx.config import Config, Settings
+from rlpd_gx.errors import GxError
+from rlpd_gx.loop.configure import configure
+from rlpd_gx.settings import SETTINGS
+from rlpd_gx.trees import Json
+
+ELSEWHERE = ("device", "checkpoint_every", "log_every")  # settings that do not change what is learned
+
+
+@dataclass(frozen=True)
+class Planned:
+    """One run of a sweep: an ordinary run folder once it has run."""
+
+    name: str
+    """Its folder below that of the sweep."""
+    values: Settings
+    """Settings by name, over those of the preset."""
+    preset: str = "rlpd-gx"
+    labels: Json = field(default_factory=dict)
+    """What tables group by: game, variant, seed."""
+    measure: tuple[str, ...] = ()
+    """Measurements of the finished run, beside those that training makes."""
+    fork: "Planned | None" = None
+    """The run whose last checkpoint this one starts from."""
+
+    @cached_property
+    def config(self) -> Config:
+        """All settings."""
+        return configure(self.preset, self.values, self.name)
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """The same for runs with the same settings and offline data, wherever their files are."""
+        values = {k: v for k, v in settings.flat(self.config).items() if k not in (*ELSEWHERE, "preset")}
+        values["offline"] = _content(values["offline"])
+        values["fork"] = self.fork.fingerprint if self.fork else None
+        return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()[:16]
+
+    @property
+    def command(self) -> str:
+        """What a person would type for this run alone."""
+        words = ["rlpd-gx", "train", "--preset", self.preset]
+        for name, value in self.values.items():
+            words += flags(name, value)
+        return shlex.join(words)
+
+
+def flags(name: str, value: Any) -> list[str]:
+    """A setting as typed on the command line."""
+    setting = SETTINGS[name]
+    if setting.type is bool:
+        return [setting.flag if value else f"--no-{setting.flag[2:]}"]
+    if setting.type == tuple[str, ...]:
+        return [word for one in value for word in (setting.flag, one)]
+    if isinstance(value, Mapping):
+        return [setting.flag, json.dumps(value)]
+    return [setting.flag, ",".join(map(str, value)) if isinstance(value, tuple | list) else str(value)]
+
+
+def grid(axes: Sequence[str], values: Settings, preset: str = "rlpd-gx") -> list[Planned]:
+    """Every combination of the axes: `seed=0..4`, `guard=guardian,none`; `|` separates values that hold commas."""
+    choices = dict(_axis(axis) for axis in axes)
+    for name in choices:
+        if name != "preset" and name not in SETTINGS:
+            settings.with_values(Config(), {name: ""}, "--grid")  # says which settings there are
+    plan = []
+    for chosen in itertools.product(*choices.values()):
+        labels = dict(zip(choices, chosen, strict=True))
+        over = {
+            name: SETTINGS[name].read(text, "--grid") for name, text in labels.items() if name in SETTINGS
+        }
+        name = ",".join(f"{key}={_in_a_name(text)}" for key, text in labels.items())
+        plan.append(Planned(name, values | over, labels.get("preset", preset), labels | {"variant": name}))
+    return plan
+
+
+def _axis(text: str) -> tuple[str, list[str]]:
+    name, equals, choices = text.partition("=")
+    name = name.replace("-", "_")
+    if not equals or not choices:
+        raise GxError(f"--grid takes setting=values such as seed=0..4 or guard=guardian,none, not {text!r}")
+    low, dots, high = choices.partition("..")
+    if dots:
+        if not (low.isdigit() and high.isdigit() and int(low) <= int(high)):
+            raise GxError(f"--grid {text}: give a range of whole numbers, such as {name}=0..4")
+        return name, [str(n) for n in range(int(low), int(high) + 1)]
+    found = choices.split("|" if "|" in choices else ",")
+    if len(set(found)) < len(found):
+        raise GxError(f"--grid {text}: names a value twice")
+    return name, found
+
+
+def _in_a_name(text: str) -> str:
+    """A value as part of a folder's name."""
+    return "".join(letter if letter.isalnum() or letter in "._-" else "-" for letter in text)
+
+
+@lru_cache
+def _content(path: str) -> str:
+    """A file by its content, so that its place does not matter; a folder by its name."""
+    if not path:
+        return ""
+    return files.sha256(Path(path)) if Path(path).is_file() else Path(path).name

@@ -1,0 +1,124 @@
+"""One run of a sweep, in a process of its own: begin it or resume it, train to the end, measure."""
+
+import os
+import signal
+import sys
+import threading
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from rlpd_gx.errors import GxError
+from rlpd_gx.experiments.outside import Log, counting
+from rlpd_gx.experiments.plan import Planned
+from rlpd_gx.experiments.rows import MEASURED
+from rlpd_gx.files import write_json
+from rlpd_gx.loop.resume import Saver, resume
+from rlpd_gx.loop.run_folder import Busy, Lock, RunFolder
+from rlpd_gx.loop.task import Task
+from rlpd_gx.loop.train import Stopped, Trainer
+
+OUTPUT = "output.txt"
+STOPPED, FAILED = 3, 2  # exit codes: saved and to be resumed; wrong settings or data
+PATIENCE_SECONDS = (
+    120  # for a process that still writes the folder: of a sweep that was killed, or on a lost node
+)
+
+
+@dataclass(frozen=True)
+class Job:
+    """A run and its folder."""
+
+    planned: Planned
+    folder: Path
+    fork: Path | None = None
+    """The folder of the run that it forks from."""
+
+
+def work(job: Job) -> None:
+    """Bring a run to its end from wherever it is. Doing it again changes nothing."""
+    job.folder.mkdir(parents=True, exist_ok=True)
+    lock = _wait_for_lock(job.folder)
+    if not (job.folder / "result.json").exists():
+        _train(job)
+    if job.planned.measure:
+        _measure(job)
+    del lock
+
+
+def is_done(job: Job) -> bool:
+    """Whether nothing is left to do."""
+    files = ["result.json", *([MEASURED] if job.planned.measure else [])]
+    return all((job.folder / name).exists() for name in files)
+
+
+def in_process(job: Job) -> None:
+    """`work` as the main function of a process: output to a file, one sentence for a mistake, an exit code."""
+    _stop_with_parent()
+    job.folder.mkdir(parents=True, exist_ok=True)
+    with (job.folder / OUTPUT).open("a") as output:
+        for stream in (sys.stdout, sys.stderr):
+            os.dup2(output.fileno(), stream.fileno())
+        code = 0
+        try:
+            work(job)
+        except Stopped:
+            code = STOPPED
+        except GxError as error:
+            print(error)
+            code = FAILED
+        sys.stdout.flush()
+    sys.exit(code)
+
+
+def last_words(folder: Path) -> str:
+    """The last line of a run's output: why it failed."""
+    path = folder / OUTPUT
+    lines = [line for line in path.read_text(errors="replace").splitlines() if line] if path.exists() else []
+    return lines[-1] if lines else "it left no message"
+
+
+def _train(job: Job) -> None:
+    if (job.folder / "config.json").exists():
+        trainer, save, notes = resume(job.folder, counting=counting)
+        print(*notes, f"resuming at step {trainer.step:,}", sep="\n", flush=True)
+    else:
+        task = Task(job.planned.config, counting)
+        folder = RunFolder.create(job.folder, job.planned.config, job.planned.command)
+        trainer, save = Trainer(task, folder), Saver(folder)
+        trainer.begin()
+        save(trainer)
+    trainer.watchers = (Log(trainer),)
+    trainer.train(save)
+
+
+def _measure(job: Job) -> None:
+    write_json(job.folder / MEASURED, {})
+
+
+def _wait_for_lock(folder: Path) -> Lock:
+    give_up = time.monotonic() + PATIENCE_SECONDS
+    while True:
+        try:
+            return Lock.take(folder)
+        except Busy:
+            if time.monotonic() > give_up:
+                raise
+            time.sleep(0.5)
+
+
+def _stop_with_parent() -> None:
+    """Save and stop when the process of the sweep is gone, however it ended."""
+    import multiprocessing
+    from multiprocessing.connection import wait
+
+    parent = multiprocessing.parent_process()
+    if parent is None:
+        return
+    sentinel = parent.sentinel
+
+    def watch() -> None:
+        wait([sentinel])
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    threading.Thread(target=watch, daemon=True).start()
