@@ -19,6 +19,10 @@ from rlpd_gx.types import Array
 SEEDS_FOR_A_CLAIM = 5
 RESAMPLES = 2_000
 Points = Mapping[str, Sequence[float]]  # game -> the value of each seed
+Value = Callable[[Json], float | None]  # a number of a row
+Curve = Callable[[Json], list[list[float]]]  # pairs (x, y) of a row
+
+Comparison = Callable[[str, Points, Points], Verdict]
 
 
 class Rows:
@@ -43,7 +47,7 @@ class Rows:
         """The games, by name."""
         return sorted(self.labels("game"))
 
-    def points(self, variant: str, value: Callable[[Json], float | None]) -> dict[str, list[float]]:
+    def points(self, variant: str, value: Value) -> dict[str, list[float]]:
         """A value of each seed by game, where it was measured."""
         found: dict[str, list[float]] = {}
         for row in self.of(variant=variant).rows:
@@ -51,24 +55,61 @@ class Rows:
                 found.setdefault(row["game"], []).append(float(number))
         return found
 
+    def flat(self, variant: str, value: Value) -> list[float]:
+        """The same for all games together."""
+        return [number for found in self.points(variant, value).values() for number in found]
+
 
 def score(row: Json) -> float:
     """Mean score of the final evaluation."""
     return row["score"]
 
 
-def measured(measurement: str, name: str) -> Callable[[Json], float | None]:
-    """A number of a measurement, where it could be made."""
+def measured(measurement: str, name: str) -> Value:
+    """A number of a measurement, where it could be made; the last one of a curve."""
 
     def value(row: Json) -> float | None:
         found = row["measured"].get(measurement)
-        return found.get(name) if isinstance(found, dict) else None
+        number = found.get(name) if isinstance(found, dict) else None
+        return (number[-1] if number else None) if isinstance(number, list) else number
 
     return value
 
 
-def curve_mean(name: str, last: float = 1.0) -> Callable[[Json], float | None]:
-    """The mean of a training curve over the last fraction of the run."""
+def measured_curve(measurement: str, x: str, y: str) -> Curve:
+    """A curve of a measurement, where it could be made."""
+
+    def points(row: Json) -> list[list[float]]:
+        found = row["measured"].get(measurement)
+        return (
+            [list(point) for point in zip(found[x], found[y], strict=True)] if isinstance(found, dict) else []
+        )
+
+    return points
+
+
+def training_curve(name: str) -> Curve:
+    """A curve of the training metrics."""
+    return lambda row: row["curves"].get(name, [])
+
+
+def evaluation_curve(row: Json) -> list[list[float]]:
+    """Score of each evaluation."""
+    return row["curve"]
+
+
+def mean_height(curve: Curve) -> Value:
+    """The mean of a curve."""
+
+    def value(row: Json) -> float | None:
+        heights = [height for _, height in curve(row)]
+        return float(np.mean(heights)) if heights else None
+
+    return value
+
+
+def late(name: str, last: float = 0.25) -> Value:
+    """The mean of a training curve over the last quarter of the run."""
 
     def value(row: Json) -> float | None:
         points = row["curves"].get(name) or []
@@ -144,8 +185,8 @@ def judged(claim: str, interval: Interval, threshold: float, what: str) -> Verdi
         else Word.NOT_CONFIRMED if interval.high < threshold
         else Word.UNDECIDED
     )  # fmt: skip
-    reason = f"{what} {interval.value:.3g} (95% interval {interval.low:.3g} to {interval.high:.3g}; threshold {threshold:g})"
-    return Verdict(word, claim, reason)
+    known = f"95% interval {interval.low:.3g} to {interval.high:.3g}; threshold {threshold:.3g}"
+    return Verdict(word, claim, f"{what} {interval.value:.3g} ({known})")
 
 
 def better(claim: str, a: Points, b: Points) -> Verdict:
@@ -156,6 +197,14 @@ def better(claim: str, a: Points, b: Points) -> Verdict:
 def lower(claim: str, a: Points, b: Points) -> Verdict:
     """The verdict on "a is below b"."""
     return judged(claim, improvement(b, a), 0.5, "probability of a lower value")
+
+
+def against_each(
+    claim: str, rows: Rows, ours: str, others: Iterable[str], value: Value, how: Comparison
+) -> Verdict:
+    """A claim about one variant against several."""
+    mine = rows.points(ours, value)
+    return together(claim, [how(f"against {other}", mine, rows.points(other, value)) for other in others])
 
 
 def together(claim: str, parts: Sequence[Verdict]) -> Verdict:

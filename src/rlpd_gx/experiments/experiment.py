@@ -1,8 +1,7 @@
 """What the experiments share: scales, variants, the runs of Atari games."""
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
-from pathlib import Path
+from dataclasses import dataclass, field, replace
 
 from rlpd_gx.config import Settings
 from rlpd_gx.errors import GxError
@@ -130,21 +129,6 @@ def atari_runs(
 
 def named(planned: Planned) -> Planned:
     """The run with a folder name that follows from its settings, so that experiments share their runs."""
-    from dataclasses import replace
-
     run = planned.config.run
     task = run.env.rpartition(":")[2].replace("/", "-")
     return replace(planned, name=f"{task}-{run.guard.replace(':', '.')}-seed{run.seed}")
-
-
-def data_in(folder: Path) -> Callable[[str], str]:
-    """Task -> the file or folder in `folder` whose name begins with that of the task."""
-    if not folder.is_dir():
-        raise GxError(f"--data {folder}: there is no such folder")
-
-    def find(task: str) -> str:
-        start = task.lower()
-        found = sorted(path for path in folder.iterdir() if path.name.lower().startswith(start))
-        return str(found[0]) if found else ""
-
-    return find

@@ -1,11 +1,12 @@
 """Tables, curves and facts of a chapter, from rows."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
 from rlpd_gx.experiments import evidence, reported
-from rlpd_gx.experiments.evidence import Interval, Rows
+from rlpd_gx.experiments.evidence import Curve, Interval, Rows, Value
 from rlpd_gx.report.chapter import Chapter, Figure, Table, Verdict
 from rlpd_gx.report.charts import COLOURS, Bars, Series, number
 from rlpd_gx.trees import Json
@@ -45,24 +46,29 @@ def short(value: float) -> str:
     return number(round(value)) if abs(value) >= 100 else number(float(f"{value:.3g}"))
 
 
-def score_table(rows: Rows, variants: Sequence[str], table: str = "", names: dict[str, str] | None = None) -> Table:
+def score_table(
+    rows: Rows, variants: Sequence[str], table: str = "", names: dict[str, str] | None = None
+) -> Table:
     """Scores by variant and game; below each the paper's, from its `table` under its own `names`."""
     games, lines = rows.games, []
     for variant in variants:
         points = rows.points(variant, evidence.score)
         lines.append([variant, *(cell(points.get(game, [])) for game in games)])
-        theirs = [reported.score(table, (names or {}).get(variant, variant), game) for game in games] if table else []
+        theirs = (
+            [reported.score(table, (names or {}).get(variant, variant), game) for game in games]
+            if table
+            else []
+        )
         if any(value is not None for value in theirs):
             lines.append([f"{variant}, {PAPER}", *("–" if v is None else short(v) for v in theirs)])
     return Table("Score of the final policy under its guard", ["", *games], lines)
 
 
-def value_table(caption: str, rows: Rows, variants: Sequence[str], columns: dict[str, Callable[[Json], float | None]]) -> Table:
+def value_table(caption: str, rows: Rows, variants: Sequence[str], columns: dict[str, Value]) -> Table:
     """Measured values by variant, all games together."""
     lines = []
     for variant in variants:
-        values = [rows.points(variant, value) for value in columns.values()]
-        lines.append([variant, *(cell([v for points in found.values() for v in points]) for found in values)])
+        lines.append([variant, *(cell(rows.flat(variant, value)) for value in columns.values())])
     return Table(caption, ["", *columns], lines)
 
 
@@ -75,16 +81,25 @@ def safety_table(rows: Rows, variants: Sequence[str]) -> Table:
         events = [row["training"]["unsafe_events"] for row in found if row["unsafe_events_watched"]]
         corrections = sum(row["training"]["corrections"] for row in found if enforces(row))
         lines.append([
-            variant, short(1000 * sum(events) / steps) if events else "not watched", f"{100 * corrections / steps:.1f}%",
-            outside(found), number(sum(row["simulated_steps"] for row in found)),
+            variant, short(1000 * sum(events) / steps) if events else "not watched",
+            f"{100 * corrections / steps:.1f}%", outside(found), number(sum(row["simulated_steps"] for row in found)),
         ])  # fmt: skip
-    heads = ["", "unsafe events per 1,000 training steps", "corrected", "violations (counted from outside)", "simulated steps"]
+    heads = [
+        "",
+        "unsafe events per 1,000 training steps",
+        "corrected",
+        "violations (counted from outside)",
+        "simulated steps",
+    ]
     return Table("Safety", heads, lines)
 
 
 def enforces(row: Json) -> bool:
     """Whether the run had a guard that corrects."""
-    return row["training"].get("corrections", 0) > 0 and row["settings"].get("guard", "guardian") not in ("none", "online")
+    return row["training"].get("corrections", 0) > 0 and row["settings"].get("guard", "guardian") not in (
+        "none",
+        "online",
+    )
 
 
 def outside(rows: Sequence[Json]) -> str:
@@ -95,27 +110,24 @@ def outside(rows: Sequence[Json]) -> str:
     return f"{number(sum(c['violations'] for c in counts))} of {number(sum(c['executed'] for c in counts))}"
 
 
-def curve(rows: Rows, variants: Sequence[str], of: Callable[[Json], list[list[float]]], title: str, caption: str = "") -> Figure:
+def curve(
+    rows: Rows, variants: Sequence[str], of: Curve, title: str, caption: str = "", **axes: Any
+) -> Figure:
     """Mean over seeds with a band: the 95% interval from five seeds, otherwise the range."""
     series = []
     for colour, variant in enumerate(variants):
         steps, middle, low, high = _bands([of(row) for row in rows.of(variant=variant).rows])
         band = (low, high) if low != high else None
         series.append(Series(variant, (steps, middle), "line", colour % COLOURS + 1, band))
-    return Figure(title, f"{caption} Mean over seeds; the band is the 95% interval (from five seeds) or the range.".strip(), series)
+    return Figure(
+        title,
+        f"{caption} Mean over seeds; the band is the 95% interval (from five seeds) or the range.".strip(),
+        series,
+        **axes,
+    )
 
 
-def training_curve(name: str) -> Callable[[Json], list[list[float]]]:
-    """A curve of the training metrics."""
-    return lambda row: row["curves"].get(name, [])
-
-
-def evaluation_curve(row: Json) -> list[list[float]]:
-    """Score of each evaluation."""
-    return row["curve"]
-
-
-def bars(title: str, caption: str, groups: dict[str, Callable[[Json], float | None]], rows: Rows, variants: Sequence[str]) -> Figure:
+def bars(title: str, caption: str, groups: dict[str, Value], rows: Rows, variants: Sequence[str]) -> Figure:
     """A bar for each variant in each group of measurements."""
     values: list[list[float | None]] = []
     intervals: list[list[tuple[float, float] | None]] = []
@@ -129,7 +141,7 @@ def bars(title: str, caption: str, groups: dict[str, Callable[[Json], float | No
 def score_bars(rows: Rows, variants: Sequence[str]) -> Figure:
     """Human-normalised scores of every variant in every game."""
 
-    def of(game: str) -> Callable[[Json], float | None]:
+    def of(game: str) -> Value:
         return lambda row: reported.normalised(game, row["score"]) if row["game"] == game else None
 
     groups = {game: of(game) for game in rows.games}
@@ -139,7 +151,14 @@ def score_bars(rows: Rows, variants: Sequence[str]) -> Figure:
 def facts(rows: Rows) -> dict[str, str]:
     """Where the numbers come from."""
     found = rows.rows
-    versions = sorted({f"{name} {row['versions'][name]}" for row in found for name in ("rlpd-gx", "torch", "ale-py", "mujoco") if name in row["versions"]})
+    versions = sorted(
+        {
+            f"{name} {row['versions'][name]}"
+            for row in found
+            for name in ("rlpd-gx", "torch", "ale-py", "mujoco")
+            if name in row["versions"]
+        }
+    )
     dates = sorted({row["date"] for row in found})
     seeds = sorted({row["seed"] for row in found})
     return {
@@ -158,10 +177,16 @@ def notes(rows: Rows) -> list[str]:
     """What a reader has to know before the numbers."""
     said = []
     if "smoke" in rows.labels("scale"):
-        said.append("Smoke runs of a few steps: they show that everything works, and their numbers mean nothing.")
-    few = min((len(rows.of(game=g, variant=v).rows) for g in rows.games for v in rows.labels("variant")), default=0)
+        said.append(
+            "Smoke runs of a few steps: they show that everything works, and their numbers mean nothing."
+        )
+    few = min(
+        (len(rows.of(game=g, variant=v).rows) for g in rows.games for v in rows.labels("variant")), default=0
+    )
     if few < evidence.SEEDS_FOR_A_CLAIM:
-        said.append(f"Fewer than {evidence.SEEDS_FOR_A_CLAIM} seeds somewhere: points are shown and nothing is claimed.")
+        said.append(
+            f"Fewer than {evidence.SEEDS_FOR_A_CLAIM} seeds somewhere: points are shown and nothing is claimed."
+        )
     for variant in rows.labels("variant"):
         kinds = {_what_differs(row) for row in rows.of(variant=variant).rows}
         if len(kinds) > 1:
@@ -170,11 +195,13 @@ def notes(rows: Rows) -> list[str]:
 
 
 def _what_differs(row: Json) -> str:
-    return str({name: value for name, value in row["settings"].items() if name not in ("env", "seed", "offline")})
+    return str(
+        {name: value for name, value in row["settings"].items() if name not in ("env", "seed", "offline")}
+    )
 
 
-def _all(rows: Rows, variant: str, value: Callable[[Json], float | None]) -> Interval | None:
-    points = [v for found in rows.points(variant, value).values() for v in found]
+def _all(rows: Rows, variant: str, value: Value) -> Interval | None:
+    points = rows.flat(variant, value)
     return evidence.mean(points) if points else None
 
 

@@ -140,17 +140,15 @@ def bars(drawn: Bars, *, width: int = 720, height: int = 280) -> str:
                     f'<line class="axis" x1="{middle:.1f}" x2="{middle:.1f}" y1="{y(interval[0]):.1f}" '
                     f'y2="{y(interval[1]):.1f}"/>'
                 )
-    parts.append(
-        f'<line class="axis" x1="{_LEFT}" x2="{width - _RIGHT}" y1="{y(0):.1f}" y2="{y(0):.1f}"/>'
-    )
+    parts.append(f'<line class="axis" x1="{_LEFT}" x2="{width - _RIGHT}" y1="{y(0):.1f}" y2="{y(0):.1f}"/>')
     return "\n".join([*parts, "</svg>"])
 
 
 def bar_legend(drawn: Bars) -> str:
     """Names beside their colours."""
     keys = (
-        f'<span><svg class="key" viewBox="0 0 18 12" aria-hidden="true"><rect class="bar c{i % COLOURS + 1}" x="3" y="1" '
-        f'width="12" height="10"/></svg>{escape(name)}</span>'
+        f'<span><svg class="key" viewBox="0 0 18 12" aria-hidden="true">'
+        f'<rect class="bar c{i % COLOURS + 1}" x="3" y="1" width="12" height="10"/></svg>{escape(name)}</span>'
         for i, name in enumerate(drawn.names)
     )
     return f'<p class="legend">{"".join(keys)}</p>'
@@ -225,7 +223,9 @@ def _drawn(series: Series, x: "Scale", y: "Scale", floor: int, percent: bool) ->
             corners = [(right, py) for (_, py), (right, _) in pairwise(spots)]
             spots = [spot for pair in zip(spots, [*corners, spots[-1]], strict=True) for spot in pair]
         path = " ".join(f"{px:.1f},{py:.1f}" for px, py in spots)
-        return _band(series, x, y) + f'<polyline class="line {series.kind} c{series.colour}" points="{path}"/>'
+        return (
+            _band(series, x, y) + f'<polyline class="line {series.kind} c{series.colour}" points="{path}"/>'
+        )
     radius = 2.6 if series.kind == "dots" else 4
     dots = (
         f'<circle cx="{px:.1f}" cy="{py:.1f}" r="{radius}"><title>{_at(step)}: '

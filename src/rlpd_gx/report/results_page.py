@@ -68,11 +68,10 @@ def _chapter(chapter: Chapter) -> str:
         f'<tr><th scope="row">{escape(name)}</th><td class="text">{escape(value)}</td></tr>'
         for name, value in chapter.facts.items()
     )
-    commands = "".join(
-        f'<pre class="command"><code>{escape(text)}</code></pre>' for text in chapter.commands
-    )
+    commands = "".join(f'<pre class="command"><code>{escape(text)}</code></pre>' for text in chapter.commands)
     return (
-        f'<section id="{escape(chapter.name)}"><h2>{escape(chapter.title)}</h2><p class="caption">{escape(chapter.about)}</p>'
+        f'<section id="{escape(chapter.name)}"><h2>{escape(chapter.title)}</h2>'
+        f'<p class="caption">{escape(chapter.about)}</p>'
         f"{notes}{verdicts}{tables}{''.join(map(_figure, chapter.figures))}"
         f"<h3>Runs</h3><table><tbody>{facts}</tbody></table><h3>Commands</h3>{commands}</section>"
     )

@@ -1,0 +1,58 @@
+"""Offline data of experiments: a person's folder, or a few recorded steps for smoke runs."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+from rlpd_gx.errors import GxError
+from rlpd_gx.experiments.experiment import Scale
+from rlpd_gx.experiments.reported import GAMES
+
+SMOKE_STEPS = 120
+
+
+def data_for(scale: Scale, folder: Path | None, out: Path) -> Callable[[str], str]:
+    """Task -> its offline data; empty where there is none."""
+    if folder is not None:
+        return _in(folder)
+    return _recorded(out / "data") if scale.name == "smoke" else lambda task: ""
+
+
+def _in(folder: Path) -> Callable[[str], str]:
+    """The file or folder whose name begins with that of the task."""
+    if not folder.is_dir():
+        raise GxError(f"--data {folder}: there is no such folder")
+
+    def find(task: str) -> str:
+        found = sorted(p for p in folder.iterdir() if p.name.lower().startswith(task.lower()))
+        return str(found[0]) if found else ""
+
+    return find
+
+
+def _recorded(folder: Path) -> Callable[[str], str]:
+    """A few random steps of a game, recorded once."""
+
+    def find(task: str) -> str:
+        path = folder / f"{task}.json.gz"
+        if task in GAMES and not path.exists():
+            _record(task, path)
+        return str(path) if path.exists() else ""
+
+    return find
+
+
+def _record(game: str, path: Path) -> None:
+    import numpy as np
+
+    from rlpd_gx.envs.making import make
+    from rlpd_gx.replay.offline import record
+
+    env = make(f"ALE/{game}-v5", frameskip=4, repeat_action_probability=0.0, full_action_space=False)
+    env.action_space.seed(0)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    sink = record.ActionLogSink(path, env, {"policy": "random", "seed": 0})
+    recorder = record.Recorder(env, sink, 0, None, None)
+    act = lambda observation: env.action_space.sample()  # noqa: E731
+    record.roll_out(recorder, act, np.random.default_rng(0), epsilons=(0.0,), episodes=None, steps=SMOKE_STEPS)
+    sink.close({})
+    env.close()

@@ -1,0 +1,121 @@
+"""Table "Atari 100k benchmark results": 26 games, in three separate tables by what the guard may use."""
+
+from collections.abc import Callable
+
+import numpy as np
+
+from rlpd_gx.experiments import reported, showing
+from rlpd_gx.experiments.evidence import SEEDS_FOR_A_CLAIM, Interval, Rows, judged, score
+from rlpd_gx.experiments.experiment import (
+    LOOK_AHEAD,
+    RAM_RULES,
+    RANDOM,
+    Experiment,
+    Request,
+    Variant,
+    atari_runs,
+)
+from rlpd_gx.experiments.plan import Planned
+from rlpd_gx.metrics.scores import bootstrap, iqm, mean, median
+from rlpd_gx.report.chapter import Chapter, Table
+from rlpd_gx.types import Array
+
+OURS = "RLPD-GX"
+UNGUARDED, RANDOM_UNGUARDED = "RLPD-GX without a guard", "random policy"
+AHEAD, RANDOM_AHEAD = "RLPD-GX, look-ahead", "random policy, look-ahead"
+TABLES = {  # what the guard may use -> the learner, and a random policy under the same guard
+    "no guard": (
+        Variant(UNGUARDED, "no-guardian", {"rules": RAM_RULES}),
+        Variant(RANDOM_UNGUARDED, "no-guardian", {"guard": "random", "rules": ""}),
+    ),
+    "RAM rules": (Variant(OURS), RANDOM),
+    "privileged look-ahead": (
+        Variant(AHEAD, values={"rules": LOOK_AHEAD}),
+        Variant(RANDOM_AHEAD, values={"guard": "random", "rules": LOOK_AHEAD}),
+    ),
+}
+AGGREGATES: dict[str, Callable[[Array], float]] = {"mean": mean, "median": median, "IQM": iqm}
+PAPER = {"mean": 3.02, "median": 1.25, "IQM": 1.81}  # the last is of its printed scores
+
+
+def plan(request: Request) -> list[Planned]:
+    """Learner and random policy in each of the three tables."""
+    smoke = request.scale.name == "smoke"
+    games = request.choose(("Boxing",) if smoke else reported.GAMES)
+    return [
+        planned
+        for table, variants in TABLES.items()
+        for planned in atari_runs(request, games, variants, 100_000, labels={"table": table})
+    ]
+
+
+def aggregate(rows: Rows, variant: str, how: str) -> Interval:
+    """An aggregate of human-normalised scores, with its stratified bootstrap interval from five seeds in every game."""
+    points = {
+        game: [reported.normalised(game, value) for value in values]
+        for game, values in rows.points(variant, score).items()
+    }
+    if not points:
+        return Interval(np.nan)
+    fewest = min(map(len, points.values()))
+    value = AGGREGATES[how](np.stack([np.asarray(values[:fewest]) for values in points.values()]))
+    if fewest < SEEDS_FOR_A_CLAIM:
+        return Interval(value)
+    return Interval(value, *bootstrap(points, AGGREGATES[how], np.random.default_rng(0)))
+
+
+def show(rows: Rows) -> Chapter:
+    """Three tables, and the paper's aggregates beside ours."""
+    verdicts, tables = [], [_aggregates(rows)]
+    complete = len(rows.games) == len(reported.GAMES)
+    for table, (learner, random) in TABLES.items():
+        here = rows.of(table=table)
+        if not here.rows:
+            continue
+        for how in ("mean", "median"):
+            found = aggregate(here, learner.name, how) if complete else Interval(np.nan)
+            what = f"{how} over {len(here.games)} games"
+            verdicts.append(judged(f"Normalised {how} {PAPER[how]} ({table})", found, PAPER[how], what))
+        tables += [
+            _scores(here, table, learner.name, random.name),
+            showing.safety_table(here, [learner.name, random.name]),
+        ]
+    return showing.chapter(EXPERIMENT.name, EXPERIMENT.title, EXPERIMENT.about, rows, verdicts, tables)
+
+
+def _aggregates(rows: Rows) -> Table:
+    lines = []
+    for table, variants in TABLES.items():
+        here = rows.of(table=table)
+        for variant in variants if here.rows else ():
+            found = [aggregate(here, variant.name, how) for how in AGGREGATES]
+            cells = [
+                f"{f.value:.2f}" + (f" [{f.low:.2f} to {f.high:.2f}]" if f.is_known else "") for f in found
+            ]
+            lines.append([variant.name, str(len(here.games)), *cells])
+    lines.append([f"{OURS}, {showing.PAPER}", "26", *(f"{PAPER[how]:.2f}" for how in AGGREGATES)])
+    return Table("Human-normalised scores", ["", "games", *AGGREGATES], lines)
+
+
+def _scores(rows: Rows, table: str, learner: str, random: str) -> Table:
+    ours, chance = rows.points(learner, score), rows.points(random, score)
+    lines = [
+        [
+            game, showing.cell(ours.get(game, [])), showing.cell(chance.get(game, [])),
+            showing.short(reported.atari100k(OURS, game)), showing.short(reported.atari100k("human", game)),
+        ]
+        for game in rows.games
+    ]  # fmt: skip
+    heads = ["", learner, random, f"{OURS}, {showing.PAPER}", "human"]
+    return Table(f"Scores, {table}", heads, lines)
+
+
+EXPERIMENT = Experiment(
+    "atari100k",
+    "Atari-100k",
+    "The paper reports a normalised mean of 3.02 and a median of 1.25 over 26 games at 100,000 steps. Ours see objects at "
+    "scale cpu. Results without a guard, with RAM rules and with a privileged look-ahead stand apart, each beside a "
+    "random policy under the same guard.",
+    plan,
+    show,
+)
