@@ -36,7 +36,18 @@ FLAGS = [
 
 
 def sweep(out, *more):
-    words = [sys.executable, "-m", "rlpd_gx", "sweep", "--grid", "seed=0..2", "--out", str(out), *FLAGS, *more]
+    words = [
+        sys.executable,
+        "-m",
+        "rlpd_gx",
+        "sweep",
+        "--grid",
+        "seed=0..2",
+        "--out",
+        str(out),
+        *FLAGS,
+        *more,
+    ]
     return subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
 
 
@@ -125,7 +136,9 @@ def test_fingerprints_follow_settings_and_data_not_places(tmp_path):
         (tmp_path / folder / "log.json").write_text(content)
     a, b, c = (Planned(f, SMALL | {"offline": str(tmp_path / f / "log.json")}) for f in "abc")
     assert a.fingerprint == b.fingerprint != c.fingerprint
-    assert Planned("x", SMALL).fingerprint == Planned("y", SMALL | {"device": "cpu", "log_every": 7}).fingerprint
+    assert (
+        Planned("x", SMALL).fingerprint == Planned("y", SMALL | {"device": "cpu", "log_every": 7}).fingerprint
+    )
     assert Planned("x", SMALL).fingerprint != Planned("x", SMALL | {"seed": 1}).fingerprint
     assert Planned("x", SMALL, fork=a).fingerprint != Planned("x", SMALL).fingerprint
 

@@ -16,13 +16,15 @@ def reproduce(
     name: Annotated[
         str,
         Argument(
-            "ablation, shield, guards, exploration, atari100k, guard-scores, dts-early, dts-late, constraints, planning, "
-            "or all."
+            "ablation, shield, guards, exploration, atari100k, guard-scores, dts-early, dts-late, constraints, "
+            "planning, or all."
         ),
     ],
     scale: Annotated[
         Literal["smoke", "cpu", "paper"],
-        Option("Size of the runs: seconds; minutes to an hour on one core, from objects; the paper's, from pixels."),
+        Option(
+            "Size of the runs: seconds; minutes to an hour on one core, from objects; the paper's, from pixels."
+        ),
     ] = "smoke",
     games: Annotated[list[str] | None, Option("Only these games or tasks.", many=True)] = None,
     seeds: Annotated[int | None, Option("Seeds 0 to N - 1. Default: 5, smoke 1.", min=1)] = None,
@@ -42,8 +44,8 @@ def reproduce(
     Started again after an interruption, it continues. Runs with a row in the tables are not run again. `rlpd-gx report`
     makes the page.
     """
-    from rlpd_gx.experiments.offline import data_for
     from rlpd_gx.experiments.experiment import SCALES, Request
+    from rlpd_gx.experiments.offline import data_for
     from rlpd_gx.experiments.reproduced import NAMES, find
     from rlpd_gx.experiments.rows import Table
     from rlpd_gx.experiments.sweep import Sweep

@@ -12,6 +12,13 @@ from rlpd_gx.experiments.worker import Job
 
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE"}  # many small runs: one thread each
 
+PRELOADED = (
+    worker.__name__,
+    "torch._dynamo",
+    "scipy.stats",
+    "rlpd_gx.envs.atari",
+)  # seconds of every run otherwise
+
 
 @dataclass(frozen=True)
 class Outcome:
@@ -50,7 +57,7 @@ class Processes:
         method = "forkserver" if "forkserver" in multiprocessing.get_all_start_methods() else "spawn"
         self._context: Any = multiprocessing.get_context(method)
         if method == "forkserver":
-            self._context.set_forkserver_preload([worker.__name__])
+            self._context.set_forkserver_preload([*PRELOADED])
         self._running: dict[int, tuple[Any, Job]] = {}
 
     def submit(self, job: Job) -> None:

@@ -116,7 +116,7 @@ def atari_runs(
     for game in games:
         if game not in GAMES:
             raise GxError(f"--games {game}: there is no such game; there are {', '.join(GAMES)}")
-        for variant in variants:
+        for variant in available(variants):
             for seed in request.seed_range:
                 values = ATARI | {"env": f"Atari/{game}-{scale.observation}", "steps": steps}
                 values |= {"offline": request.data(game)} | (settings or {}) | variant.values | scale.settings
@@ -125,6 +125,13 @@ def atari_runs(
                 about = {"game": game, "variant": variant.name, "seed": seed, "scale": scale.name}
                 plan.append(named(Planned("", values, variant.preset, about | (labels or {}), measure)))
     return plan
+
+
+def available(variants: Iterable[Variant]) -> list[Variant]:
+    """Those whose guard exists."""
+    from rlpd_gx import guards
+
+    return [variant for variant in variants if variant.values.get("guard", "none") in guards.NAMES]
 
 
 def named(planned: Planned) -> Planned:

@@ -53,6 +53,8 @@ def _record(game: str, path: Path) -> None:
     sink = record.ActionLogSink(path, env, {"policy": "random", "seed": 0})
     recorder = record.Recorder(env, sink, 0, None, None)
     act = lambda observation: env.action_space.sample()  # noqa: E731
-    record.roll_out(recorder, act, np.random.default_rng(0), epsilons=(0.0,), episodes=None, steps=SMOKE_STEPS)
+    record.roll_out(
+        recorder, act, np.random.default_rng(0), epsilons=(0.0,), episodes=None, steps=SMOKE_STEPS
+    )
     sink.close({})
     env.close()

@@ -53,9 +53,19 @@ class Planned:
     def command(self) -> str:
         """What a person would type for this run alone."""
         words = ["rlpd-gx", "train", "--preset", self.preset]
-        for name, value in self.values.items():
+        if self.fork is not None:
+            words = ["rlpd-gx", "train", "--from", f"{self.fork.name}@{self.fork.config.run.steps}"]
+        for name, value in self.changes.items():
             words += flags(name, value)
         return shlex.join(words)
+
+    @property
+    def changes(self) -> Settings:
+        """The settings over those of the preset, or of the run that it forks from."""
+        before = {} if self.fork is None else self.fork.values
+        return {
+            name: value for name, value in self.values.items() if name not in before or value != before[name]
+        }
 
 
 def flags(name: str, value: Any) -> list[str]:

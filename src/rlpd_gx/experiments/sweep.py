@@ -78,7 +78,9 @@ def run(sweeps: Sequence[Sweep], engine: Engine, stream: TextIO = sys.stderr) ->
     failed: list[str] = []
     with Progress(stream, len(waiting)) as progress, closing(engine):
         while waiting or running:
-            ready = [one for one in waiting if one.is_ready]
+            # experiments may share a run: it is trained for one of them, and measured for the next
+            ready = list({one.job.folder: one for one in reversed(waiting) if one.is_ready}.values())[::-1]
+            ready = [one for one in ready if one.job.folder not in running]
             if not ready and not running:
                 failed += [f"{one.job.folder}: the run that it forks from failed" for one in waiting]
                 break

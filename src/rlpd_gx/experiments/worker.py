@@ -13,6 +13,7 @@ from rlpd_gx.experiments.outside import Log, counting
 from rlpd_gx.experiments.plan import Planned
 from rlpd_gx.experiments.rows import MEASURED
 from rlpd_gx.files import write_json
+from rlpd_gx.loop.fork import fork
 from rlpd_gx.loop.resume import Saver, resume
 from rlpd_gx.loop.run_folder import Busy, Lock, RunFolder
 from rlpd_gx.loop.task import Task
@@ -79,12 +80,25 @@ def last_words(folder: Path) -> str:
 
 
 def _train(job: Job) -> None:
-    if (job.folder / "config.json").exists():
+    planned = job.planned
+    if job.fork is not None and not any(job.folder.glob("checkpoints/*")):
+        (job.folder / "config.json").unlink(missing_ok=True)  # killed while it forked
+        trainer, save, notes = fork(
+            job.fork,
+            None,
+            job.folder,
+            planned.changes,
+            words=planned.name,
+            command=planned.command,
+            counting=counting,
+        )
+        print(*notes, f"forked at step {trainer.step:,}", sep="\n", flush=True)
+    elif (job.folder / "config.json").exists():
         trainer, save, notes = resume(job.folder, counting=counting)
         print(*notes, f"resuming at step {trainer.step:,}", sep="\n", flush=True)
     else:
-        task = Task(job.planned.config, counting)
-        folder = RunFolder.create(job.folder, job.planned.config, job.planned.command)
+        task = Task(planned.config, counting)
+        folder = RunFolder.create(job.folder, planned.config, planned.command)
         trainer, save = Trainer(task, folder), Saver(folder)
         trainer.begin()
         save(trainer)

@@ -14,7 +14,7 @@ from rlpd_gx.loop.checkpoint import Checkpoints
 from rlpd_gx.loop.configure import reconfigure
 from rlpd_gx.loop.resume import Saver, refuse_other_rules, refuse_other_settings, restore
 from rlpd_gx.loop.run_folder import RunFolder
-from rlpd_gx.loop.task import Task
+from rlpd_gx.loop.task import Counting, Task
 from rlpd_gx.loop.train import Trainer
 from rlpd_gx.replay.segments import Segments
 
@@ -36,7 +36,14 @@ def read_origin(text: str) -> tuple[Path, int | None]:
 
 
 def fork(
-    source: Path, step: int | None, out: Path, values: Mapping[str, Any], *, words: str, command: str
+    source: Path,
+    step: int | None,
+    out: Path,
+    values: Mapping[str, Any],
+    *,
+    words: str,
+    command: str,
+    counting: Counting | None = None,
 ) -> tuple[Trainer, Saver, list[str]]:
     """A trainer in a new folder that is what the one of `source` was at a step, with other settings.
 
@@ -53,7 +60,7 @@ def fork(
         raise GxError(f"a fork keeps the task and the networks of {source}; leave out {', '.join(kept)}")
     if changed.run.steps <= loaded.step:
         raise GxError(f"{source} was at step {loaded.step:,} then; give more --steps than that")
-    task = Task(changed)
+    task = Task(changed, counting)
     refuse_other_rules(source, task, state)
     if "temperature" in values:
         state["learner"]["log_temperature"] = torch.tensor(math.log(changed.learner.temperature))

@@ -113,9 +113,9 @@ def _scores(rows: Rows, table: str, learner: str, random: str) -> Table:
 EXPERIMENT = Experiment(
     "atari100k",
     "Atari-100k",
-    "The paper reports a normalised mean of 3.02 and a median of 1.25 over 26 games at 100,000 steps. Ours see objects at "
-    "scale cpu. Results without a guard, with RAM rules and with a privileged look-ahead stand apart, each beside a "
-    "random policy under the same guard.",
+    "The paper reports a normalised mean of 3.02 and a median of 1.25 over 26 games at 100,000 steps. Ours see "
+    "objects at scale cpu. Results without a guard, with RAM rules and with a privileged look-ahead stand apart, each "
+    "beside a random policy under the same guard.",
     plan,
     show,
 )

@@ -55,8 +55,8 @@ def show(rows: Rows) -> Chapter:
         showing.curve(rows, NAMES, measured_curve("exploration", "step", "coverage"), "State coverage"),
         showing.curve(rows, NAMES, measured_curve("exploration", "step", "visitation_entropy"), "Visitation entropy"),
         showing.bars(
-            "Beyond the offline data", "Of the final policy.", {"action novelty": NOVELTY, "support KL": SUPPORT_KL}, rows,
-            NAMES,
+            "Beyond the offline data", "Of the final policy.",
+            {"action novelty": NOVELTY, "support KL": SUPPORT_KL}, rows, NAMES,
         ),
     ]  # fmt: skip
     return showing.chapter(
@@ -67,8 +67,8 @@ def show(rows: Rows) -> Chapter:
 EXPERIMENT = Experiment(
     "exploration",
     "Exploration",
-    "The paper reports that Guardian explores nearly as widely as an unguarded agent, and further from the offline data "
-    "than other safe methods (action novelty 0.16, support KL 0.50).",
+    "The paper reports that Guardian explores nearly as widely as an unguarded agent, and further from the offline "
+    "data than other safe methods (action novelty 0.16, support KL 0.50).",
     plan,
     show,
 )

@@ -78,7 +78,7 @@ def survival_figure(rows: Rows) -> Figure:
             )
     return Figure(
         "Time to the first unsafe event (Kaplan-Meier)",
-        "Share of replays without an unsafe event so far, from critical states, under the guard; the first seed of each.",
+        "Share of replays from critical states, under the guard, without an unsafe event so far; first seed of each.",
         series, x_label="steps from a critical state", percent=True,
     )  # fmt: skip
 
@@ -92,7 +92,8 @@ def show(rows: Rows) -> Chapter:
         against_each("Guardian has the lowest TD error", rows, GUARDIAN, OTHERS, td_error, lower),
         against_each("Guardian has the lowest Q-ensemble variance", rows, GUARDIAN, OTHERS, q_spread, lower),
         against_each(
-            "Guardian's own actions stay allowed most often under margin scanning", rows, GUARDIAN, OTHERS, margins, better
+            "Guardian's own actions stay allowed most often under margin scanning",
+            rows, GUARDIAN, OTHERS, margins, better,
         ),
         judged(
             "Guardian more than doubles the time to the first violation of the best learned guard "

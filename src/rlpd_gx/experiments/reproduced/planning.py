@@ -85,8 +85,8 @@ def _column(planner: str, games: list[str]) -> np.ndarray:
 EXPERIMENT = Experiment(
     "planning",
     "Beside planners",
-    "Not in the paper: a look-ahead uses the simulator, so its peers are planners (as cited by Bonet and Geffner; 150,000 "
-    "simulated frames a decision), not model-free agents.",
+    "Not in the paper: a look-ahead uses the simulator, so its peers are planners (150,000 simulated frames "
+    "a decision), not model-free agents.",
     plan,
     show,
 )

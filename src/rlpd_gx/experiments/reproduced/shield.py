@@ -2,7 +2,9 @@
 
 from rlpd_gx.experiments import showing
 from rlpd_gx.experiments.evidence import (
+    Points,
     Rows,
+    Value,
     better,
     evaluation_curve,
     judged,
@@ -12,7 +14,7 @@ from rlpd_gx.experiments.evidence import (
     ratio,
     score,
     training_curve,
-)  # fmt: skip
+)
 from rlpd_gx.experiments.experiment import RANDOM, Experiment, Request, Variant, atari_runs
 from rlpd_gx.experiments.plan import Planned
 from rlpd_gx.report.chapter import Chapter
@@ -36,6 +38,7 @@ def show(rows: Rows) -> Chapter:
     ours, theirs = GUARDIAN, SHIELD
     td_error, q_spread = late("td_error"), late("q_spread")
     safe = [rows.flat(name, SAFE_STEPS) for name in (theirs, ours)]
+
     def both(value: Value) -> tuple[Points, Points]:
         return rows.points(ours, value), rows.points(theirs, value)
 
@@ -44,8 +47,13 @@ def show(rows: Rows) -> Chapter:
         better("SAC+Shield collapses: its score falls further below its peak", *both(FALL)[::-1]),
         lower("RLPD-GX has a lower TD error", *both(td_error)),
         lower("RLPD-GX has a lower Q-ensemble variance", *both(q_spread)),
-        judged("SAC+Shield is nearly as safe: at least 0.8 of the steps to the first event", ratio(*safe), 0.8, "ratio"),
-    ]  # fmt: skip
+        judged(
+            "SAC+Shield is nearly as safe: at least 0.8 of the steps to the first unsafe event",
+            ratio(*safe),
+            0.8,
+            "ratio",
+        ),
+    ]
     values = {
         "TD error, last quarter": td_error,
         "Q spread, last quarter": q_spread,
