@@ -148,15 +148,14 @@ def improvement(a: Points, b: Points) -> Interval:
     if not games:
         return Interval(np.nan)
     pairs = [(np.asarray(a[game], np.float64), np.asarray(b[game], np.float64)) for game in games]
-    value = float(np.mean([_above(x, y) for x, y in pairs]))
+    value = float(np.mean([_above(x[None], y[None]) for x, y in pairs]))
     if min(min(len(x), len(y)) for x, y in pairs) < SEEDS_FOR_A_CLAIM:
         return Interval(value)
     chance = _generator()
     drawn = [
-        np.mean([_above(chance.choice(x, len(x)), chance.choice(y, len(y))) for x, y in pairs])
-        for _ in range(RESAMPLES)
+        _above(chance.choice(x, (RESAMPLES, len(x))), chance.choice(y, (RESAMPLES, len(y)))) for x, y in pairs
     ]
-    return Interval(value, *_interval(drawn))
+    return Interval(value, *_interval(np.mean(drawn, axis=0)))
 
 
 def ratio(a: Sequence[float], b: Sequence[float]) -> Interval:
@@ -219,8 +218,10 @@ def together(claim: str, parts: Sequence[Verdict]) -> Verdict:
     return Verdict(Word.CONFIRMED, claim, reason)
 
 
-def _above(x: Array, y: Array) -> float:
-    return float((x[:, None] > y).mean() + 0.5 * (x[:, None] == y).mean())
+def _above(x: Array, y: Array) -> Array:
+    """The share of pairs with x above y, [R] from [R, n] and [R, m]."""
+    left, right = x[:, :, None], y[:, None, :]
+    return np.mean((left > right) + 0.5 * (left == right), axis=(1, 2))
 
 
 def _interval(drawn: Any) -> tuple[float, float]:

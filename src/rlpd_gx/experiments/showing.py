@@ -32,13 +32,13 @@ def chapter(
 
 
 def cell(points: Sequence[float]) -> str:
-    """`1,234 [1,100 to 1,400]` from five seeds or more; otherwise the points."""
+    """`1,234 [1,100, 1,400]` from five seeds or more; otherwise the points."""
     if not points:
         return "–"
     found = evidence.mean(points)
     if not found.is_known:
         return ", ".join(map(short, points))
-    return f"{short(found.value)} [{short(found.low)} to {short(found.high)}]"
+    return f"{short(found.value)} [{short(found.low)}, {short(found.high)}]"
 
 
 def short(value: float) -> str:
@@ -60,7 +60,7 @@ def score_table(
             else []
         )
         if any(value is not None for value in theirs):
-            lines.append([f"{variant}, {PAPER}", *("–" if v is None else short(v) for v in theirs)])
+            lines.append([PAPER, *("–" if v is None else short(v) for v in theirs)])
     return Table("Score of the final policy under its guard", ["", *games], lines)
 
 
@@ -139,13 +139,17 @@ def bars(title: str, caption: str, groups: dict[str, Value], rows: Rows, variant
 
 
 def score_bars(rows: Rows, variants: Sequence[str]) -> Figure:
-    """Human-normalised scores of every variant in every game."""
+    """Scores of every variant in every game, as a share of the best one's: games have very different ranges."""
 
     def of(game: str) -> Value:
-        return lambda row: reported.normalised(game, row["score"]) if row["game"] == game else None
+        means = [np.mean(points) for v in variants if (points := rows.points(v, evidence.score).get(game))]
+        random = reported.atari100k("random", game)
+        best = max(max(means) - random, 1e-9)
+        return lambda row: (row["score"] - random) / best if row["game"] == game else None
 
     groups = {game: of(game) for game in rows.games}
-    return bars("Human-normalised score", "Whiskers: 95% interval, from five seeds.", groups, rows, variants)
+    caption = "1: the best variant of the game; 0: random play, as the paper reports it. Whiskers: 95%, from five seeds."
+    return bars("Score relative to the best variant", caption, groups, rows, variants)
 
 
 def facts(rows: Rows) -> dict[str, str]:

@@ -15,7 +15,7 @@ def results_page(title: str, chapters: Sequence[Chapter]) -> str:
     links = "".join(
         f'<li><a href="#{escape(chapter.name)}">{escape(chapter.title)}</a></li>' for chapter in chapters
     )
-    overview = section("Verdicts", "".join(_summary(chapter) for chapter in chapters))
+    overview = section("Verdicts", f'<table class="verdicts">{"".join(map(_summary, chapters))}</table>')
     body = f"<nav><ul>{links}</ul></nav>{overview}" + "".join(map(_chapter, chapters))
     return document(title, ABOUT, body, kind="results")
 
@@ -47,11 +47,15 @@ def _markdown_table(table: Table) -> str:
 
 
 def _summary(chapter: Chapter) -> str:
-    return "".join(
-        f'<div class="verdict {_class(verdict)}"><strong>{escape(verdict.word)}</strong>'
-        f'<p><a href="#{escape(chapter.name)}">{escape(chapter.title)}</a>: {escape(verdict.claim)}</p></div>'
-        for verdict in chapter.verdicts
-    )
+    """The verdicts of a chapter as rows of the overview; the first names the chapter."""
+    rows = []
+    for i, verdict in enumerate(chapter.verdicts):
+        name = f'<a href="#{escape(chapter.name)}">{escape(chapter.title)}</a>' if i == 0 else ""
+        rows.append(
+            f'<tr><th scope="row">{name}</th><td>{escape(verdict.claim)}</td>'
+            f'<td class="word {_class(verdict)}">{escape(verdict.word)}</td></tr>'
+        )
+    return f"<tbody>{''.join(rows)}</tbody>"
 
 
 def _chapter(chapter: Chapter) -> str:
@@ -80,12 +84,17 @@ def _chapter(chapter: Chapter) -> str:
 def _table(table: Table) -> str:
     heads = "".join(f'<th scope="col">{escape(head)}</th>' for head in table.heads)
     rows = "".join(
-        f'<tr><th scope="row">{escape(row[0])}</th>'
+        f'<tr{_paper(row)}><th scope="row">{escape(row[0])}</th>'
         + "".join(f'<td class="number">{escape(cell)}</td>' for cell in row[1:])
         + "</tr>"
         for row in table.rows
     )
     return f"<table><thead><tr>{heads}</tr></thead><tbody>{rows}</tbody></table>"
+
+
+def _paper(row: list[str]) -> str:
+    """Figures of others look different from ours."""
+    return ' class="paper"' if any(word in row[0] for word in ("reported", "published")) else ""
 
 
 def _figure(figure: Figure) -> str:

@@ -90,7 +90,7 @@ def _aggregates(rows: Rows) -> Table:
         for variant in variants if here.rows else ():
             found = [aggregate(here, variant.name, how) for how in AGGREGATES]
             cells = [
-                f"{f.value:.2f}" + (f" [{f.low:.2f} to {f.high:.2f}]" if f.is_known else "") for f in found
+                f"{f.value:.2f}" + (f" [{f.low:.2f}, {f.high:.2f}]" if f.is_known else "") for f in found
             ]
             lines.append([variant.name, str(len(here.games)), *cells])
     lines.append([f"{OURS}, {showing.PAPER}", "26", *(f"{PAPER[how]:.2f}" for how in AGGREGATES)])

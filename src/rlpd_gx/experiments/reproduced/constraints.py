@@ -3,7 +3,7 @@
 from rlpd_gx.config import Settings
 from rlpd_gx.errors import GxError
 from rlpd_gx.experiments import showing
-from rlpd_gx.experiments.evidence import Rows, better, judged, ratio, score, together
+from rlpd_gx.experiments.evidence import SEEDS_FOR_A_CLAIM, Rows, better, judged, ratio, score, together
 from rlpd_gx.experiments.experiment import RANDOM, Experiment, Request, Variant, available, named
 from rlpd_gx.experiments.plan import Planned
 from rlpd_gx.report.chapter import Chapter, Verdict, Word
@@ -82,8 +82,10 @@ def _no_violation(rows: Rows) -> Verdict:
     )
     if not counts:
         return Verdict(Word.UNDECIDED, claim, reason)
-    broken = any(count["violations"] for count in counts)
-    return Verdict(Word.NOT_CONFIRMED if broken else Word.CONFIRMED, claim, reason)
+    if any(count["violations"] for count in counts):
+        return Verdict(Word.NOT_CONFIRMED, claim, reason)
+    enough = len({row["seed"] for row in guarded}) >= SEEDS_FOR_A_CLAIM
+    return Verdict(Word.CONFIRMED if enough else Word.UNDECIDED, claim, reason)
 
 
 EXPERIMENT = Experiment(
