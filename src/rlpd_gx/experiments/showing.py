@@ -148,7 +148,9 @@ def score_bars(rows: Rows, variants: Sequence[str]) -> Figure:
         return lambda row: (row["score"] - random) / best if row["game"] == game else None
 
     groups = {game: of(game) for game in rows.games}
-    caption = "1: the best variant of the game; 0: random play, as the paper reports it. Whiskers: 95%, from five seeds."
+    caption = (
+        "1: the best variant of the game; 0: random play, as the paper reports it. Whiskers: 95% interval."
+    )
     return bars("Score relative to the best variant", caption, groups, rows, variants)
 
 
