@@ -36,6 +36,7 @@ class Scale:
     settings: Settings = field(default_factory=dict)
     """Over those of the experiment."""
     env_kwargs: Settings = field(default_factory=dict)
+    measuring: Json = field(default_factory=lambda: {"episodes": 10, "states": 50, "horizon": 2_000})
 
 
 SCALES = {
@@ -47,6 +48,7 @@ SCALES = {
             "checkpoint_every": 24, "log_every": 12,
         },
         {"max_episode_steps": 40},
+        {"episodes": 1, "states": 3, "horizon": 15},
     ),
     "cpu": Scale("cpu", 5, "objects"),
     "paper": Scale(  # the paper's observation, budget and network
@@ -123,7 +125,8 @@ def atari_runs(
                 values["env_kwargs"] = values["env_kwargs"] | scale.env_kwargs
                 values["seed"] = seed
                 about = {"game": game, "variant": variant.name, "seed": seed, "scale": scale.name}
-                plan.append(named(Planned("", values, variant.preset, about | (labels or {}), measure)))
+                about |= labels or {}
+                plan.append(named(Planned("", values, variant.preset, about, measure, scale.measuring)))
     return plan
 
 

@@ -33,6 +33,8 @@ class Planned:
     """What tables group by: game, variant, seed."""
     measure: tuple[str, ...] = ()
     """Measurements of the finished run, beside those that training makes."""
+    measuring: Json = field(default_factory=dict)
+    """How much of it: episodes, critical states, horizon."""
     fork: "Planned | None" = None
     """The run whose last checkpoint this one starts from."""
 

@@ -1,6 +1,7 @@
 """A committed table of results: one line of JSON for each finished run, made from the files of its folder."""
 
 import json
+import math
 import os
 import platform
 import subprocess
@@ -60,7 +61,6 @@ def row_of(planned: Planned, path: Path, experiment: str) -> Json:
     """The row of a finished run. Returns and curves are rounded to six digits."""
     folder = RunFolder(path)
     result, metrics = folder.read("result.json"), _metrics(path)
-    measured = json.loads((path / MEASURED).read_text()) if (path / MEASURED).exists() else {}
     evaluation = result["evaluation"]
     return {
         "experiment": experiment, "fingerprint": planned.fingerprint, **planned.labels,
@@ -71,11 +71,27 @@ def row_of(planned: Planned, path: Path, experiment: str) -> Json:
         "training": {name: result["training"][name] for name in COUNTS if name in result["training"]},
         "evaluation": {name: evaluation[name] for name in COUNTS if name in evaluation},
         "unsafe_events_watched": result["unsafe_events_watched"], "outside": counted_outside(metrics),
-        "simulated_steps": result["simulated_steps"], "measured": measured,
+        "simulated_steps": result["simulated_steps"], "measured": measured(path),
         "rules_fingerprint": result["rules_fingerprint"], "seconds": round(result["seconds"]["total"], 1),
         "commit": commit(), "versions": folder.read("versions.json"), "machine": machine(),
         "date": datetime.now(UTC).date().isoformat(),
     }  # fmt: skip
+
+
+def measured(path: Path) -> Json:
+    """The measurements of a run so far."""
+    return json.loads((path / MEASURED).read_text()) if (path / MEASURED).exists() else {}
+
+
+def finite(value: Any) -> Any:
+    """Numbers that JSON can hold, short: what is infinite or not a number becomes None."""
+    if isinstance(value, dict):
+        return {name: finite(one) for name, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [finite(one) for one in value]
+    if isinstance(value, float):
+        return _short(value) if math.isfinite(value) else None
+    return value
 
 
 def changed(config: Config) -> Json:

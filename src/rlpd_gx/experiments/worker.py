@@ -11,7 +11,7 @@ from pathlib import Path
 from rlpd_gx.errors import GxError
 from rlpd_gx.experiments.outside import Log, counting
 from rlpd_gx.experiments.plan import Planned
-from rlpd_gx.experiments.rows import MEASURED
+from rlpd_gx.experiments.rows import MEASURED, finite, measured
 from rlpd_gx.files import write_json
 from rlpd_gx.loop.fork import fork
 from rlpd_gx.loop.resume import Saver, resume
@@ -42,15 +42,13 @@ def work(job: Job) -> None:
     lock = _wait_for_lock(job.folder)
     if not (job.folder / "result.json").exists():
         _train(job)
-    if job.planned.measure:
-        _measure(job)
+    _measure(job)
     del lock
 
 
 def is_done(job: Job) -> bool:
     """Whether nothing is left to do."""
-    files = ["result.json", *([MEASURED] if job.planned.measure else [])]
-    return all((job.folder / name).exists() for name in files)
+    return (job.folder / "result.json").exists() and set(job.planned.measure) <= set(measured(job.folder))
 
 
 def in_process(job: Job) -> None:
@@ -107,7 +105,14 @@ def _train(job: Job) -> None:
 
 
 def _measure(job: Job) -> None:
-    write_json(job.folder / MEASURED, {})
+    """Make the measurements that are missing; those of other experiments with the same run are kept."""
+    known = measured(job.folder)
+    missing = [name for name in job.planned.measure if name not in known]
+    if missing:
+        from rlpd_gx.loop.measure import measure_run
+
+        found = measure_run(job.folder, missing, **job.planned.measuring)
+        write_json(job.folder / MEASURED, known | finite(found))
 
 
 def _wait_for_lock(folder: Path) -> Lock:
