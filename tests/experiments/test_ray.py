@@ -11,6 +11,8 @@ pytest.importorskip("ray")
 SCRIPT = """
 import json, sys, threading, time
 from pathlib import Path
+
+import ray
 from ray.cluster_utils import Cluster
 
 from rlpd_gx.experiments.engines import Processes, Ray
@@ -41,13 +43,13 @@ if __name__ == "__main__":
         while len([p for p in out.glob("*/metrics.jsonl") if p.stat().st_size]) < 2:
             time.sleep(0.05)
         cluster.remove_node(second, allow_graceful=False)
-        print("killed a node", flush=True)
+        print("killed a node with", len(Table(out / "results.jsonl").rows()), "runs done", flush=True)
 
     threading.Thread(target=kill, daemon=True).start()
     engine = Ray(cluster.address)
     assert engine.slots == 2
     failed = run([sweep()], engine)
-    print(failed, [p.read_text() for p in out.glob("*/output.txt")])
+    ray.shutdown()
     cluster.shutdown()
     sys.exit(bool(failed))
 """
@@ -69,5 +71,7 @@ def test_a_node_that_dies_changes_nothing(tmp_path):
             [sys.executable, script, tmp_path / mode, mode], capture_output=True, text=True, timeout=900
         )
         assert done.returncode == 0, done.stdout + done.stderr
-        assert ("killed a node" in done.stdout) == (mode == "kill")
+        assert ("killed a node with 0 runs done" in done.stdout) == (mode == "kill"), done.stdout
+    resumed = [path for path in tmp_path.glob("kill/*/output.txt") if "resuming at step" in path.read_text()]
+    assert len(resumed) == 1
     assert outcome(tmp_path / "kill") == outcome(tmp_path / "whole")

@@ -2,6 +2,7 @@
 
 import multiprocessing
 import os
+from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from multiprocessing.connection import wait
 from typing import Any, Protocol
@@ -149,8 +150,14 @@ def _in_ray(job: Job, folder: str) -> str:
     from rlpd_gx.loop.train import Stopped
 
     os.chdir(folder)  # relative paths mean the same as for the person who started the sweep
+    job.folder.mkdir(parents=True, exist_ok=True)
     try:
-        worker.work(job)
+        with (
+            (job.folder / worker.OUTPUT).open("a") as output,
+            redirect_stdout(output),
+            redirect_stderr(output),
+        ):
+            worker.work(job)
     except GxError as error:
         return str(error)
     except Stopped as stop:
