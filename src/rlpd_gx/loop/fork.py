@@ -79,6 +79,8 @@ def fork(
         state["learner"]["generator"] = trainer.learner.state()["generator"]
         state["hybrid"]["generator"] = trainer.hybrid.state()["generator"]
         state["generator"] = trainer.generator.bit_generator.state
+    if changed.run.guard != config.run.guard:  # what the other guard has learned is of no use to this one
+        state["guard_state"] = trainer.guard.state()
     notes += restore(trainer, state)
     if reseeded:
         _start_over(trainer)

@@ -49,11 +49,13 @@ class Task:
     counting: Counting | None = None
     """Puts a counter between guard and environment, given the environment and the name of the rules."""
 
-    def make_env(self, *, evaluation: bool = False, audit: Path | None = None) -> gym.Env:
-        """One environment behind its guard; without rules, the bare environment."""
-        return self._guarded(evaluation=evaluation, audit=audit)[0]
+    def make_env(self, *, evaluation: bool = False, audit: Path | None = None, rules: Any = None) -> gym.Env:
+        """One environment behind its guard; without rules, the bare environment. `rules` replace those of the task."""
+        return self._guarded(evaluation=evaluation, audit=audit, rules=rules)[0]
 
-    def _guarded(self, *, evaluation: bool = False, audit: Path | None = None) -> tuple[gym.Env, Any, Json]:
+    def _guarded(
+        self, *, evaluation: bool = False, audit: Path | None = None, rules: Any = None
+    ) -> tuple[gym.Env, Any, Json]:
         """An environment behind its guard, its rules and the options of the guard."""
         run = self.config.run
         kwargs = run.env_kwargs | (dict(describe(run.env).evaluation_kwargs) if evaluation else {})
@@ -62,16 +64,37 @@ class Task:
             return env, None, {}
         if run.rules_state:
             load(run.rules_state, "rules-state")  # an error names the flag of this command
-        rules, options = guard_options(env, run.rules, run.rules_state)
+        named, options = guard_options(env, run.rules, run.rules_state)
+        rules = named if rules is None else rules
         if self.counting is not None:
             env = self.counting(env, run.rules)
         file = None if audit is None else str(audit)
         return self.guard.environment(env, rules, audit=file, **options), rules, options
 
-    @property
+    @cached_property
     def guard(self) -> guards.Guard:
-        """What `--guard` chose."""
-        return guards.find(self.config.run.guard)
+        """What `--guard` chose, with a state of its own."""
+        return guards.find(self.config.run.guard).begin(
+            self.config.run.seed, watched=self.watches_unsafe_events
+        )
+
+    @property
+    def watches_unsafe_events(self) -> bool:
+        """Whether anything looks for unsafe events: without that, having seen none means nothing."""
+        run = self.config.run
+        beside = getattr(load(run.rules, "rules")[1], "unsafe_event", None) if run.rules else None
+        return beside is not None or describe(run.env).reports_unsafe_events
+
+    @property
+    def learns_offline(self) -> bool:
+        """Whether any minibatch may hold offline rows."""
+        run = self.config.run
+        return bool(run.offline) and (run.warm_start_updates > 0 or not self.online_only)
+
+    @property
+    def online_only(self) -> bool:
+        """Whether minibatches of the run (after a warm start) hold online rows alone."""
+        return not self.config.run.offline or self.config.data.online_ratio == (1.0,)
 
     @cached_property
     def example(self) -> "Example":
@@ -152,7 +175,7 @@ class Task:
                 live_state=run.rules_state,
                 state_flag="--offline-state",
             )
-        return data.in_layout(self.layout)
+        return self.guard.offline(data.in_layout(self.layout))
 
     def environments(self, envs: Sequence[gym.Env]) -> Environments:
         """Environments of this task, stepped together."""
@@ -187,7 +210,10 @@ class Task:
         return example.guardian.names
 
     def learner(self) -> QLearner:
-        """A new learner for these spaces."""
+        """A new learner for these spaces, as the guard uses it."""
+        return self.guard.learner(self._learner(), self.example.action_space)
+
+    def _learner(self) -> QLearner:
         example, config = self.example, self.learner_config
         common: Json = {
             "safe_set_spec": example.spec,
@@ -222,6 +248,10 @@ class Task:
         """DSS or a comparator: the online fraction of a minibatch at each step."""
         run, data = self.config.run, self.config.data
         if not run.offline:
+            if data.online_ratio[0] == 0:
+                raise GxError(
+                    "an online_ratio of 0 learns from offline data, and there is none: give --offline"
+                )
             return schedules.Constant(1.0)
         if len(data.online_ratio) == 1:
             return schedules.Constant(data.online_ratio[0])
