@@ -27,8 +27,9 @@ def made_row(planned, experiment, score, chance):
         "curves": {name: curve(1.0, 0.2) for name in CURVES},
         "training": counts, "evaluation": counts, "unsafe_events_watched": True,
         "outside": {w: {"executed": steps[-1], "violations": 0} for w in ("training", "evaluation")},
-        "simulated_steps": 0, "rules_fingerprint": "abc", "seconds": 600.0, "commit": "123456789abc",
-        "versions": VERSIONS, "machine": "a processor, 2 cores", "date": "2026-11-17",
+        "enforces": planned.config.run.guard != "none", "simulated_steps": 0, "rules_fingerprint": "abc",
+        "seconds": 600.0, "commit": "123456789abc", "versions": VERSIONS, "machine": "a processor, 2 cores",
+        "date": "2026-11-17",
         "measured": {
             "collapse": {"collapse_share": float(chance.random())},
             "ttfv": {f"ttfv_restricted_mean_{w}_guard": 500 * float(chance.random()) for w in ("with", "without")},

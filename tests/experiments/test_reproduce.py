@@ -8,7 +8,6 @@ import pytest
 
 from rlpd_gx.experiments.experiment import SCALES, Request
 from rlpd_gx.experiments.reproduced import NAMES, find
-from rlpd_gx.experiments.showing import enforces
 
 
 def reproduce(*words):
@@ -50,8 +49,7 @@ def test_no_violation_in_any_guarded_run(smoke):
     counted = executed = 0
     for name in NAMES:
         for row in rows_of(out, name):
-            guarded = row["settings"].get("guard", "guardian") not in ("none", "online")
-            if guarded and row["outside"]:
+            if row["enforces"] and row["outside"]:
                 counted += 1
                 for where in ("training", "evaluation"):
                     executed += row["outside"][where]["executed"]
@@ -96,9 +94,3 @@ def test_mistakes_are_one_sentence(tmp_path):
         assert done.returncode == 2
         assert says in done.stderr
         assert "Traceback" not in done.stderr
-
-
-def test_whether_a_guard_corrects():
-    row = {"training": {"corrections": 3}, "settings": {}}
-    assert enforces(row)
-    assert not enforces(row | {"settings": {"guard": "none"}})

@@ -7,7 +7,7 @@ from rlpd_gx.errors import GxError
 from rlpd_gx.experiments.experiment import Scale
 from rlpd_gx.experiments.reported import GAMES
 
-SMOKE_STEPS = 120
+SMOKE_EPISODES, SMOKE_STEPS = 4, 30
 
 
 def data_for(scale: Scale, folder: Path | None, out: Path) -> Callable[[str], str]:
@@ -47,14 +47,15 @@ def _record(game: str, path: Path) -> None:
     from rlpd_gx.envs.making import make
     from rlpd_gx.replay.offline import record
 
-    env = make(f"ALE/{game}-v5", frameskip=4, repeat_action_probability=0.0, full_action_space=False)
+    plain = {"frameskip": 4, "repeat_action_probability": 0.0, "full_action_space": False}
+    env = make(f"ALE/{game}-v5", max_episode_steps=SMOKE_STEPS, **plain)
     env.action_space.seed(0)
     path.parent.mkdir(parents=True, exist_ok=True)
     sink = record.ActionLogSink(path, env, {"policy": "random", "seed": 0})
     recorder = record.Recorder(env, sink, 0, None, None)
     act = lambda observation: env.action_space.sample()  # noqa: E731
     record.roll_out(
-        recorder, act, np.random.default_rng(0), epsilons=(0.0,), episodes=None, steps=SMOKE_STEPS
+        recorder, act, np.random.default_rng(0), epsilons=(0.0,), episodes=SMOKE_EPISODES, steps=None
     )
     sink.close({})
     env.close()

@@ -43,14 +43,17 @@ class Progress:
         """A run began, or was resumed."""
         self.slots = slots
         self.running[job.folder] = job, time.monotonic()
-        resumed = (job.folder / "config.json").exists()
-        self._line(f"{job.folder}: {'resumed' if resumed else 'started'}")
+        trained, begun = ((job.folder / name).exists() for name in ("result.json", "config.json"))
+        self._line(f"{job.folder}: {'measured' if trained else 'resumed' if begun else 'started'}")
 
     def ended(self, job: Job) -> None:
         """A run finished."""
+        self.done += 1
+        if job.folder not in self.running:
+            self._line(f"{job.folder}: is complete; {self.summary()}")
+            return
         took = time.monotonic() - self.running.pop(job.folder)[1]
         self.seconds.append(took)
-        self.done += 1
         self._line(f"{job.folder}: done in {duration(took)}; {self.summary()}")
 
     def failed(self, job: Job, why: str, *, again: bool) -> None:

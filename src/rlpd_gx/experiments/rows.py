@@ -10,7 +10,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from rlpd_gx import settings
+from rlpd_gx import guards, settings
 from rlpd_gx.config import Config
 from rlpd_gx.experiments.outside import counted_outside
 from rlpd_gx.experiments.plan import Planned
@@ -61,7 +61,7 @@ def row_of(planned: Planned, path: Path, experiment: str) -> Json:
     """The row of a finished run. Returns and curves are rounded to six digits."""
     folder = RunFolder(path)
     result, metrics = folder.read("result.json"), _metrics(path)
-    evaluation = result["evaluation"]
+    evaluation, run, found = result["evaluation"], planned.config.run, measured(path)
     return {
         "experiment": experiment, "fingerprint": planned.fingerprint, **planned.labels,
         "preset": planned.preset, "settings": changed(planned.config), "command": planned.command,
@@ -70,8 +70,10 @@ def row_of(planned: Planned, path: Path, experiment: str) -> Json:
         "curves": {name: points for name in CURVES if (points := _curve(metrics, name))},
         "training": {name: result["training"][name] for name in COUNTS if name in result["training"]},
         "evaluation": {name: evaluation[name] for name in COUNTS if name in evaluation},
+        "enforces": bool(run.rules) and guards.find(run.guard).mode == "enforce",
         "unsafe_events_watched": result["unsafe_events_watched"], "outside": counted_outside(metrics),
-        "simulated_steps": result["simulated_steps"], "measured": measured(path),
+        "simulated_steps": result["simulated_steps"],
+        "measured": {name: found[name] for name in planned.measure if name in found},
         "rules_fingerprint": result["rules_fingerprint"], "seconds": round(result["seconds"]["total"], 1),
         "commit": commit(), "versions": folder.read("versions.json"), "machine": machine(),
         "date": datetime.now(UTC).date().isoformat(),

@@ -79,7 +79,7 @@ def safety_table(rows: Rows, variants: Sequence[str]) -> Table:
         found = rows.of(variant=variant).rows
         steps = sum(row["training"]["steps"] for row in found) or 1
         events = [row["training"]["unsafe_events"] for row in found if row["unsafe_events_watched"]]
-        corrections = sum(row["training"]["corrections"] for row in found if enforces(row))
+        corrections = sum(row["training"]["corrections"] for row in found if row["enforces"])
         lines.append([
             variant, short(1000 * sum(events) / steps) if events else "not watched",
             f"{100 * corrections / steps:.1f}%", outside(found), number(sum(row["simulated_steps"] for row in found)),
@@ -92,14 +92,6 @@ def safety_table(rows: Rows, variants: Sequence[str]) -> Table:
         "simulated steps",
     ]
     return Table("Safety", heads, lines)
-
-
-def enforces(row: Json) -> bool:
-    """Whether the run had a guard that corrects."""
-    return row["training"].get("corrections", 0) > 0 and row["settings"].get("guard", "guardian") not in (
-        "none",
-        "online",
-    )
 
 
 def outside(rows: Sequence[Json]) -> str:
@@ -170,7 +162,9 @@ def facts(rows: Rows) -> dict[str, str]:
     return {
         "runs": f"{len(found)}, scale {', '.join(rows.labels('scale'))}, seeds {', '.join(map(str, seeds))}",
         "steps": ", ".join(number(steps) for steps in sorted({row["training"]["steps"] for row in found})),
-        "violations in guarded runs, counted from outside": outside([row for row in found if enforces(row)]),
+        "violations in guarded runs, counted from outside": outside(
+            [row for row in found if row["enforces"]]
+        ),
         "machine": "; ".join(sorted({row["machine"] for row in found})),
         "versions": ", ".join(versions),
         "commits": ", ".join(sorted({row["commit"] for row in found})),

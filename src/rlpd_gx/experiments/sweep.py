@@ -3,7 +3,7 @@
 import sys
 from collections.abc import Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TextIO
 
@@ -73,21 +73,33 @@ def run(sweeps: Sequence[Sweep], engine: Engine, stream: TextIO = sys.stderr) ->
     """
     locks = [_lock(sweep.out) for sweep in sweeps]
     waiting = [Waiting(sweep, job) for sweep in sweeps for job in sweep.left()]
+    # experiments may share a run: it is trained once, and measured for all of them
+    measure = {
+        folder: tuple(
+            dict.fromkeys(n for one in waiting if one.job.folder == folder for n in one.job.planned.measure)
+        )
+        for folder in {one.job.folder for one in waiting}
+    }
     running: dict[Path, Waiting] = {}
     losses: dict[Path, int] = {}
     failed: list[str] = []
     with Progress(stream, len(waiting)) as progress, closing(engine):
         while waiting or running:
-            # experiments may share a run: it is trained for one of them, and measured for the next
+            for one in [one for one in waiting if one.job.folder not in running and is_done(one.job)]:
+                waiting.remove(one)
+                one.sweep.finished(one.job)
+                progress.ended(one.job)
             ready = list({one.job.folder: one for one in reversed(waiting) if one.is_ready}.values())[::-1]
             ready = [one for one in ready if one.job.folder not in running]
-            if not ready and not running:
+            if waiting and not ready and not running:
                 failed += [f"{one.job.folder}: the run that it forks from failed" for one in waiting]
                 break
             for one in ready[: engine.slots - len(running)]:
                 waiting.remove(one)
                 running[one.job.folder] = one
-                engine.submit(one.job)
+                engine.submit(
+                    replace(one.job, planned=replace(one.job.planned, measure=measure[one.job.folder]))
+                )
                 progress.started(one.job, engine.slots)
             for outcome in engine.wait(POLL_SECONDS):
                 one = running.pop(outcome.job.folder)

@@ -66,7 +66,7 @@ def in_process(job: Job) -> None:
         except GxError as error:
             print(error)
             code = FAILED
-        sys.stdout.flush()
+        print(f"{time.process_time():.1f} seconds of processor time", flush=True)
     sys.exit(code)
 
 
@@ -74,7 +74,7 @@ def last_words(folder: Path) -> str:
     """The last line of a run's output: why it failed."""
     path = folder / OUTPUT
     lines = [line for line in path.read_text(errors="replace").splitlines() if line] if path.exists() else []
-    return lines[-1] if lines else "it left no message"
+    return lines[-2] if len(lines) > 1 else "it left no message"
 
 
 def _train(job: Job) -> None:

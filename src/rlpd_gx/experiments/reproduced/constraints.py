@@ -72,7 +72,7 @@ def show(rows: Rows) -> Chapter:
 
 
 def _no_violation(rows: Rows) -> Verdict:
-    guarded = [row for row in rows.rows if row["settings"].get("guard", "guardian") != "none"]
+    guarded = [row for row in rows.rows if row["enforces"]]
     counts = [
         row["outside"][where] for row in guarded if row["outside"] for where in ("training", "evaluation")
     ]

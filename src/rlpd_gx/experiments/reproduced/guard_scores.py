@@ -38,10 +38,10 @@ def show(rows: Rows) -> Chapter:
         for name in (*OTHERS, RANDOM.name)
     ]
     values = {
-        "with the guard": measured("dependence", "return_guarded"),
-        "without it": measured("dependence", "return_unguarded"),
-        "unsafe events per step with": measured("dependence", "unsafe_event_rate_guarded"),
-        "without": measured("dependence", "unsafe_event_rate_unguarded"),
+        "with the guard": measured("dependence", "return_with_guard"),
+        "without it": measured("dependence", "return_without_guard"),
+        "unsafe events per step with": measured("dependence", "unsafe_event_rate_with_guard"),
+        "without": measured("dependence", "unsafe_event_rate_without_guard"),
     }
     tables = [
         showing.score_table(rows, NAMES, "guards"),
