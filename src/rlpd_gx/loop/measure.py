@@ -283,7 +283,7 @@ class PolicySubject:
         visited = self.played().visited
         seen = trees.stack([row[0] for row in visited])
         actions, sets = np.stack([row[1] for row in visited]), np.stack([row[2] for row in visited])
-        space = self.task.example.action_space
+        space = self.task.example.actions.learner_space
         kl = behaviour.divergence(clone, self.learner, space, seen, actions, sets)
         return Support(clone.probability(seen, actions, sets), held_out, kl)
 

@@ -76,7 +76,7 @@ def _ring_of_third_policy(task: Task, steps: int) -> Ring:
     free = unguarded(task)
     environments = free.environments([free.make_env()])
     ring = Ring(task.layout, 3 * steps + 2, 1)
-    policy, everywhere = ThirdPolicy(task.example.action_space, SEED), np.ones(1, bool)
+    policy, everywhere = ThirdPolicy(task.example.actions.learner_space, SEED), np.ones(1, bool)
     environments.reset(everywhere, [SEED])
     ring.begin(environments.frame)
     for _ in range(steps):
@@ -119,8 +119,9 @@ def critical_states(task: Task, count: int) -> list[CriticalState]:
     free = unguarded(task)
     environments = free.environments([free.make_env(evaluation=True)])
     (member,) = environments.members
-    policy = ThirdPolicy(task.example.action_space, SEED)
-    tried = random_action(task.example.action_space, np.random.default_rng(SEED), TRIED_ACTIONS)
+    policy = ThirdPolicy(task.example.actions.learner_space, SEED)
+    actions = task.example.actions
+    tried = actions.executed(random_action(actions.learner_space, np.random.default_rng(SEED), TRIED_ACTIONS))
     environments.reset(np.ones(1, bool), [SEED])
     if why := snapshots.why_not(member.env):
         close(environments)

@@ -13,6 +13,7 @@ import torch
 
 from rlpd_gx import guards, schedules, trees
 from rlpd_gx.config import Config, LearnerConfig
+from rlpd_gx.envs.actions import ActionView
 from rlpd_gx.envs.description import describe, learner_space
 from rlpd_gx.envs.making import make
 from rlpd_gx.errors import GxError
@@ -106,7 +107,7 @@ class Task:
         safe_set = env.safe_set() if isinstance(env, GuardedEnv) else None
         example = Example(
             observation_space=learner_space(env.observation_space),
-            action_space=env.action_space,
+            actions=ActionView(env.action_space),
             stack=int(getattr(env.unwrapped, "frame_stack", 1)),
             guardian=env.guardian if isinstance(env, GuardedEnv) else None,
             safe_set=safe_set,
@@ -132,7 +133,7 @@ class Task:
         """How a row of experience is stored."""
         example = self.example
         code = np.zeros(0, np.uint8) if example.safe_set is None else np.asarray(example.safe_set.encode())
-        action = example.action_space
+        action = example.actions.learner_space
         return Layout(
             observation=_frame_dtypes(example.observation_space, example.stack),
             action=np.dtype((np.int64, ())) if isinstance(action, gym.spaces.Discrete) else _dtype(action),
@@ -160,7 +161,7 @@ class Task:
             source,
             options=options,
             where=run.offline_where,
-            actions=ActionRange.of_space(example.action_space),
+            actions=ActionRange.of_space(example.actions.space),
             live_safe_sets=live,
         )
         if run.rules:
@@ -175,11 +176,11 @@ class Task:
                 live_state=run.rules_state,
                 state_flag="--offline-state",
             )
-        return self.guard.offline(data.in_layout(self.layout))
+        return self.guard.offline(data.with_actions(example.actions.chosen).in_layout(self.layout))
 
     def environments(self, envs: Sequence[gym.Env]) -> Environments:
         """Environments of this task, stepped together."""
-        return Environments(envs, self.encode, self.example.stack, self.example.safe_set)
+        return Environments(envs, self.encode, self.example)
 
     def device(self) -> str:
         """What the learner runs on."""
@@ -211,7 +212,7 @@ class Task:
 
     def learner(self) -> QLearner:
         """A new learner for these spaces, as the guard uses it."""
-        return self.guard.learner(self._learner(), self.example.action_space)
+        return self.guard.learner(self._learner(), self.example.actions.learner_space)
 
     def _learner(self) -> QLearner:
         example, config = self.example, self.learner_config
@@ -220,19 +221,16 @@ class Task:
             "seed": self.config.run.seed,
             "device": self.device(),
         }
-        if isinstance(example.action_space, gym.spaces.Discrete):
+        space = example.actions.learner_space
+        if isinstance(space, gym.spaces.Discrete):
             kind = SoftDiscrete if config.actor == "auto" else SacDiscrete
-            return kind(
-                config, example.observation_space, example.action_space, embedding=example.embedding, **common
-            )
-        if isinstance(example.action_space, gym.spaces.Box):
-            return SacContinuous(config, example.observation_space, example.action_space, **common)
-        raise GxError(f"the Learner acts in Discrete and Box spaces, not {example.action_space}")
+            return kind(config, example.observation_space, space, embedding=example.embedding, **common)
+        return SacContinuous(config, example.observation_space, space, **common)
 
     def sampler(self, learner: Learner) -> samplers.Sampler:
         """Which rows make a minibatch."""
         name = self.config.data.sampler
-        if name == "tree-backup" and not isinstance(self.example.action_space, gym.spaces.Discrete):
+        if name == "tree-backup" and not self.example.actions.discrete:
             raise GxError("--sampler tree-backup needs discrete actions; choose span or span-cut")
         make: dict[str, Callable[[], samplers.Sampler]] = {
             "uniform": samplers.Uniform,
@@ -271,7 +269,8 @@ class Example:
     """What one environment of the task looks like."""
 
     observation_space: gym.Space
-    action_space: gym.Space
+    actions: ActionView
+    """The environment's actions, and those that the Learner chooses from."""
     stack: int
     guardian: Guardian | None
     safe_set: SafeSet | None

@@ -177,10 +177,9 @@ class Trainer:
 
     def random_actions(self) -> Array:
         """Uniform actions [N, ...]."""
-        space, count = self.task.example.action_space, len(self.environments)
+        space, count = self.task.example.actions.learner_space, len(self.environments)
         if isinstance(space, gym.spaces.Discrete):
             return self.generator.integers(space.n, size=count) + space.start
-        assert isinstance(space, gym.spaces.Box)
         return self.generator.uniform(space.low, space.high, (count, *space.shape)).astype(space.dtype)
 
     # --- around it ---------------------------------------------------------------------------------------
