@@ -143,6 +143,19 @@ def test_fingerprints_follow_settings_and_data_not_places(tmp_path):
     assert Planned("x", SMALL, fork=a).fingerprint != Planned("x", SMALL).fingerprint
 
 
+def test_fingerprints_follow_the_rules(tmp_path, monkeypatch):
+    found = []
+    for name, limit in (("one", 0.5), ("same", 0.5), ("other", 0.6)):
+        text = f"""import numpy as np, rlpd_gx as gx
+power = gx.bounds_rule(lambda state: (np.array([-{limit}]), np.array([{limit}])), name="power")
+"""
+        (tmp_path / f"rules_{name}.py").write_text(text)
+        monkeypatch.syspath_prepend(tmp_path)
+        values = {"env": "Pendulum-v1", "rules": f"rules_{name}:power"}
+        found.append(Planned("x", values).fingerprint)
+    assert found[0] == found[1] != found[2]
+
+
 def test_a_table_survives_a_line_that_was_cut_short(tmp_path):
     table = Table(tmp_path / "rows.jsonl")
     table.add({"fingerprint": "a", "score": 1})

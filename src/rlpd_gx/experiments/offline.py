@@ -6,6 +6,7 @@ from pathlib import Path
 from rlpd_gx.errors import GxError
 from rlpd_gx.experiments.experiment import Scale
 from rlpd_gx.experiments.reported import GAMES
+from rlpd_gx.trees import Json
 
 SMOKE_EPISODES, SMOKE_STEPS = 4, 30
 
@@ -47,7 +48,7 @@ def _record(game: str, path: Path) -> None:
     from rlpd_gx.envs.making import make
     from rlpd_gx.replay.offline import record
 
-    plain = {"frameskip": 4, "repeat_action_probability": 0.0, "full_action_space": False}
+    plain: Json = {"frameskip": 4, "repeat_action_probability": 0.0, "full_action_space": False}
     env = make(f"ALE/{game}-v5", max_episode_steps=SMOKE_STEPS, **plain)
     env.action_space.seed(0)
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -12,8 +12,11 @@ from typing import Any
 
 from rlpd_gx import files, settings
 from rlpd_gx.config import Config, Settings
+from rlpd_gx.envs.making import make
 from rlpd_gx.errors import GxError
+from rlpd_gx.guardian.named import guard_options
 from rlpd_gx.loop.configure import configure
+from rlpd_gx.rules import Rule
 from rlpd_gx.settings import SETTINGS
 from rlpd_gx.trees import Json
 
@@ -45,9 +48,10 @@ class Planned:
 
     @cached_property
     def fingerprint(self) -> str:
-        """The same for runs with the same settings and offline data, wherever their files are."""
+        """The same for runs with the same settings, rules and offline data, wherever their files are."""
         values = {k: v for k, v in settings.flat(self.config).items() if k not in (*ELSEWHERE, "preset")}
         values["offline"] = _content(values["offline"])
+        values["rules"] = _rules(values["env"], json.dumps(values["env_kwargs"]), values["rules"])
         values["fork"] = self.fork.fingerprint if self.fork else None
         return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()[:16]
 
@@ -118,6 +122,19 @@ def _axis(text: str) -> tuple[str, list[str]]:
 def _in_a_name(text: str) -> str:
     """A value as part of a folder's name."""
     return "".join(letter if letter.isalnum() or letter in "._-" else "-" for letter in text)
+
+
+@lru_cache
+def _rules(env_id: str, env_kwargs: str, name: str) -> str:
+    """Rules by what they allow: a table of results never mixes runs under different rules of one name."""
+    if not name:
+        return ""
+    env = make(env_id, **json.loads(env_kwargs))
+    try:
+        found = guard_options(env, name)[0]
+        return ",".join(rule.fingerprint for rule in ([found] if isinstance(found, Rule) else found))
+    finally:
+        env.close()
 
 
 @lru_cache
