@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from made_rows import made_rows
+from made_rows import TASKS, made_rows
 
 from rlpd_gx.experiments import evidence, reported
 from rlpd_gx.experiments.evidence import Interval, Rows, better, improvement, judged, lower, ratio, together
@@ -92,7 +92,7 @@ def test_every_experiment_shows_its_rows(name):
     def score(game, variant):
         return 100.0 if variant in ("RLPD-GX", "DTS") else 50.0
 
-    rows = made_rows(name, score, games=("Hopper",) if name == "constraints" else ("Boxing",))
+    rows = made_rows(name, score, games=TASKS.get(name, ("Boxing",)))
     chapter = find(name).show(Rows(rows))
     assert chapter.verdicts
     assert chapter.tables

@@ -6,7 +6,7 @@ import shutil
 import subprocess
 
 import pytest
-from made_rows import made_rows, write
+from made_rows import TASKS, made_rows, write
 
 from rlpd_gx.cli import main
 from rlpd_gx.experiments.reproduced import NAMES
@@ -26,7 +26,7 @@ document.title = JSON.stringify({
 def results(tmp_path_factory):
     folder = tmp_path_factory.mktemp("results")
     for name in NAMES:
-        games = ("Hopper",) if name == "constraints" else ("Boxing", "Freeway")
+        games = TASKS.get(name, ("Boxing", "Freeway"))
         write(
             folder,
             name,

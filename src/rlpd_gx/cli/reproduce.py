@@ -17,7 +17,7 @@ def reproduce(
         str,
         Argument(
             "ablation, shield, guards, exploration, atari100k, guard-scores, dts-early, dts-late, constraints, "
-            "planning, or all."
+            "planning, adroit, or all."
         ),
     ],
     scale: Annotated[

@@ -19,13 +19,14 @@ def data_for(scale: Scale, folder: Path | None, out: Path) -> Callable[[str], st
 
 
 def _in(folder: Path) -> Callable[[str], str]:
-    """The file or folder whose name begins with that of the task."""
+    """The file or folder with the name of the task in its own; at the beginning, if there is one."""
     if not folder.is_dir():
         raise GxError(f"--data {folder}: there is no such folder")
 
     def find(task: str) -> str:
-        found = sorted(p for p in folder.iterdir() if p.name.lower().startswith(task.lower()))
-        return str(found[0]) if found else ""
+        places = ((path.name.lower().find(task.lower()), path) for path in folder.iterdir())
+        found = sorted((place, path) for place, path in places if place >= 0)
+        return str(found[0][1]) if found else ""
 
     return find
 

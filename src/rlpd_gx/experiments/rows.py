@@ -66,6 +66,7 @@ def row_of(planned: Planned, path: Path, experiment: str) -> Json:
         "experiment": experiment, "fingerprint": planned.fingerprint, **planned.labels,
         "preset": planned.preset, "settings": changed(planned.config), "command": planned.command,
         "score": evaluation["mean"], "returns": [_short(value) for value in evaluation["returns"]],
+        "success_rate": evaluation.get("success_rate"),
         "curve": _thinned([(row["step"], row["mean"]) for row in metrics if row["kind"] == "evaluation"]),
         "curves": {name: points for name in CURVES if (points := _curve(metrics, name))},
         "training": {name: result["training"][name] for name in COUNTS if name in result["training"]},

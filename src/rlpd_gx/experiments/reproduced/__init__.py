@@ -8,7 +8,7 @@ from rlpd_gx.loading import did_you_mean
 
 NAMES = (
     "ablation", "shield", "guards", "exploration", "atari100k", "guard-scores", "dts-early", "dts-late", "constraints",
-    "planning",
+    "planning", "adroit",
 )  # fmt: skip
 
 
