@@ -121,7 +121,8 @@ def atari_runs(
         for variant in available(variants):
             for seed in request.seed_range:
                 values = ATARI | {"env": f"Atari/{game}-{scale.observation}", "steps": steps}
-                values |= {"offline": request.data(game)} | (settings or {}) | variant.values | scale.settings
+                values |= {"offline": data} if (data := request.data(game)) else {}
+                values |= (settings or {}) | variant.values | scale.settings
                 values["env_kwargs"] = values["env_kwargs"] | scale.env_kwargs
                 values["seed"] = seed
                 about = {"game": game, "variant": variant.name, "seed": seed, "scale": scale.name}

@@ -1,10 +1,11 @@
-"""Offline data of experiments: a person's folder, or a few recorded steps for smoke runs."""
+"""Offline data of experiments: a person's folder, sets of the package, or a few recorded steps for smoke runs."""
 
 from collections.abc import Callable
 from pathlib import Path
 
 from rlpd_gx.errors import GxError
 from rlpd_gx.experiments.experiment import Scale
+from rlpd_gx.experiments.plan import BUNDLED
 from rlpd_gx.experiments.reported import GAMES
 from rlpd_gx.trees import Json
 
@@ -12,10 +13,13 @@ SMOKE_EPISODES, SMOKE_STEPS = 4, 30
 
 
 def data_for(scale: Scale, folder: Path | None, out: Path) -> Callable[[str], str]:
-    """Task -> its offline data; empty where there is none."""
+    """Task -> its offline data: in the folder, or of the sets that come with the package; empty where there is none."""
     if folder is not None:
         return _in(folder)
-    return _recorded(out / "data") if scale.name == "smoke" else lambda task: ""
+    if scale.name == "smoke":
+        return _recorded(out / "data")
+    planned = BUNDLED / "planner"
+    return _in(planned) if planned.is_dir() else lambda task: ""
 
 
 def _in(folder: Path) -> Callable[[str], str]:

@@ -10,7 +10,7 @@ from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
 
-from rlpd_gx import files, settings
+from rlpd_gx import envs, files, settings
 from rlpd_gx.config import Config, Settings
 from rlpd_gx.envs.making import make
 from rlpd_gx.errors import GxError
@@ -20,6 +20,7 @@ from rlpd_gx.rules import Rule
 from rlpd_gx.settings import SETTINGS
 from rlpd_gx.trees import Json
 
+BUNDLED = Path(envs.__file__).parent / "atari" / "offline"  # folders of action logs, by set and game
 ELSEWHERE = ("device", "checkpoint_every", "log_every")  # settings that do not change what is learned
 
 
@@ -57,12 +58,12 @@ class Planned:
 
     @property
     def command(self) -> str:
-        """What a person would type for this run alone."""
+        """What a person would type for this run alone, beside its offline data."""
         words = ["rlpd-gx", "train", "--preset", self.preset]
         if self.fork is not None:
             words = ["rlpd-gx", "train", "--from", f"{self.fork.name}@{self.fork.config.run.steps}"]
         for name, value in self.changes.items():
-            words += flags(name, value)
+            words += flags(name, offline_name(value) if name == "offline" else value)
         return shlex.join(words)
 
     @property
@@ -72,6 +73,11 @@ class Planned:
         return {
             name: value for name, value in self.values.items() if name not in before or value != before[name]
         }
+
+
+def offline_name(path: str) -> str:
+    """Offline data without the place where it lies here; a set of the package by its name."""
+    return Path(path).parent.name if Path(path).is_relative_to(BUNDLED) else Path(path).name
 
 
 def flags(name: str, value: Any) -> list[str]:

@@ -13,7 +13,7 @@ from typing import Any
 from rlpd_gx import guards, settings
 from rlpd_gx.config import Config
 from rlpd_gx.experiments.outside import counted_outside
-from rlpd_gx.experiments.plan import Planned
+from rlpd_gx.experiments.plan import Planned, offline_name
 from rlpd_gx.files import append_line
 from rlpd_gx.loop.run_folder import RunFolder
 from rlpd_gx.trees import Json
@@ -102,7 +102,7 @@ def changed(config: Config) -> Json:
     default, used = settings.flat(Config()), settings.flat(config)
     different = {name: value for name, value in used.items() if value != default[name]}
     if "offline" in different:
-        different["offline"] = Path(different["offline"]).name
+        different["offline"] = offline_name(different["offline"])
     return different
 
 

@@ -53,6 +53,8 @@ def is_done(job: Job) -> bool:
 
 def in_process(job: Job) -> None:
     """`work` as the main function of a process: output to a file, one sentence for a mistake, an exit code."""
+    if hasattr(os, "setsid"):
+        os.setsid()  # Ctrl-C is for the sweep, which then asks its runs to save
     _stop_with_parent()
     job.folder.mkdir(parents=True, exist_ok=True)
     with (job.folder / OUTPUT).open("a") as output:

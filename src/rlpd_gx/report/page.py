@@ -55,7 +55,7 @@ def page(run: Run) -> str:
     return document(str(known.get("env") or run.folder.name), " · ".join(about), "\n".join(parts))
 
 
-def document(title: str, about: str, body: str, kind: str = "run report") -> str:
+def document(title: str, about: str, body: str) -> str:
     """A page with its style; `body` is HTML."""
     style = files("rlpd_gx.report").joinpath("style.css").read_text(encoding="utf-8")
     return f"""<!doctype html>
@@ -63,12 +63,12 @@ def document(title: str, about: str, body: str, kind: str = "run report") -> str
 <head>
 <meta charset="utf-8">
 <meta name="viewport" content="width=device-width, initial-scale=1">
-<title>{escape(title)} – {kind}</title>
+<title>{escape(title)} – run report</title>
 <style>{style}</style>
 </head>
 <body>
 <header>
-<p class="eyebrow">RLPD-GX {kind}</p>
+<p class="eyebrow">RLPD-GX run report</p>
 <h1>{escape(title)}</h1>
 <p class="about">{escape(about)}</p>
 </header>

@@ -17,7 +17,7 @@ def results_page(title: str, chapters: Sequence[Chapter]) -> str:
     )
     overview = section("Verdicts", f'<table class="verdicts">{"".join(map(_summary, chapters))}</table>')
     body = f"<nav><ul>{links}</ul></nav>{overview}" + "".join(map(_chapter, chapters))
-    return document(title, ABOUT, body, kind="results")
+    return document(title, ABOUT, body)
 
 
 def results_markdown(title: str, chapters: Sequence[Chapter]) -> str:
