@@ -51,8 +51,8 @@ SCALES = {
         {"episodes": 1, "states": 3, "horizon": 15},
     ),
     "cpu": Scale("cpu", 5, "objects"),
-    "paper": Scale(  # the paper's observation, budget and network
-        "paper", 5, "pixels", {"steps": 100_000, "ensemble_size": 10, "hidden_sizes": (256, 256), "utd": 1.0}
+    "paper": Scale(  # the paper's observation, and RLPD's network
+        "paper", 5, "pixels", {"ensemble_size": 10, "hidden_sizes": (256, 256), "utd": 1.0}
     ),
 }  # fmt: skip
 

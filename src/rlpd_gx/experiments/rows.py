@@ -46,11 +46,6 @@ class Table:
                 continue
         return found
 
-    def has(self, planned: Planned) -> bool:
-        """Whether the run is there with everything that is to be measured."""
-        row = self.rows().get(planned.fingerprint)
-        return row is not None and set(planned.measure) <= set(row["measured"])
-
     def add(self, row: Json) -> None:
         """Append a row."""
         self.path.parent.mkdir(parents=True, exist_ok=True)

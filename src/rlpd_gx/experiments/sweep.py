@@ -83,6 +83,8 @@ def run(sweeps: Sequence[Sweep], engine: Engine, stream: TextIO = sys.stderr) ->
     running: dict[Path, Waiting] = {}
     losses: dict[Path, int] = {}
     failed: list[str] = []
+    known = sum(len({planned.fingerprint for planned in sweep.plan}) for sweep in sweeps) - len(waiting)
+    print(f"{len(waiting)} runs to do, {max(known, 0)} have rows", file=stream)
     with Progress(stream, len(waiting)) as progress, closing(engine):
         while waiting or running:
             for one in [one for one in waiting if one.job.folder not in running and is_done(one.job)]:

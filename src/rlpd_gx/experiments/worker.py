@@ -19,10 +19,10 @@ from rlpd_gx.loop.run_folder import Busy, Lock, RunFolder
 from rlpd_gx.loop.task import Task
 from rlpd_gx.loop.train import Stopped, Trainer
 
-OUTPUT = "output.txt"
+OUTPUT, COST = "output.txt", "seconds of processor time"
 STOPPED, FAILED = 3, 2  # exit codes: saved and to be resumed; wrong settings or data
 PATIENCE_SECONDS = (
-    120  # for a process that still writes the folder: of a sweep that was killed, or on a lost node
+    120  # for another process that writes the folder: of a sweep that was killed, or on a lost node
 )
 
 
@@ -68,15 +68,16 @@ def in_process(job: Job) -> None:
         except GxError as error:
             print(error)
             code = FAILED
-        print(f"{time.process_time():.1f} seconds of processor time", flush=True)
+        print(f"{time.process_time():.1f} {COST}", flush=True)
     sys.exit(code)
 
 
 def last_words(folder: Path) -> str:
     """The last line of a run's output: why it failed."""
     path = folder / OUTPUT
-    lines = [line for line in path.read_text(errors="replace").splitlines() if line] if path.exists() else []
-    return lines[-2] if len(lines) > 1 else "it left no message"
+    lines = path.read_text(errors="replace").splitlines() if path.exists() else []
+    said = [line for line in lines if line and not line.endswith(COST)]
+    return said[-1] if said else "it left no message"
 
 
 def _train(job: Job) -> None:

@@ -24,9 +24,9 @@ NAMES = [variant.name for variant in VARIANTS]
 
 
 def plan(request: Request) -> list[Planned]:
-    """Five variants and a random policy under the guard, 50,000 steps each."""
-    games = PAPER_GAMES if request.scale.name == "paper" else GAMES
-    return atari_runs(request, request.choose(games), VARIANTS, 50_000)
+    """Five variants and a random policy under the guard."""
+    games, steps = (PAPER_GAMES, 100_000) if request.scale.name == "paper" else (GAMES, 50_000)
+    return atari_runs(request, request.choose(games), VARIANTS, steps)
 
 
 def show(rows: Rows) -> Chapter:

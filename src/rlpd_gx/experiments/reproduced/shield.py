@@ -30,7 +30,8 @@ SAFE_STEPS = measured("ttfv", "ttfv_restricted_mean_with_guard")
 
 def plan(request: Request) -> list[Planned]:
     """The same shield at execution, with and without a guarded backup."""
-    return atari_runs(request, request.choose(GAMES), VARIANTS, 50_000, measure=MEASURE)
+    steps = 100_000 if request.scale.name == "paper" else 50_000
+    return atari_runs(request, request.choose(GAMES), VARIANTS, steps, measure=MEASURE)
 
 
 def show(rows: Rows) -> Chapter:
