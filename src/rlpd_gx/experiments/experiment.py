@@ -106,7 +106,7 @@ class Experiment:
 def atari_runs(
     request: Request,
     games: Iterable[str],
-    variants: Iterable[Variant],
+    variants: Sequence[Variant],
     steps: int,
     *,
     measure: tuple[str, ...] = (),
@@ -118,7 +118,7 @@ def atari_runs(
     for game in games:
         if game not in GAMES:
             raise GxError(f"--games {game}: there is no such game; there are {', '.join(GAMES)}")
-        for variant in available(variants):
+        for variant in variants:
             for seed in request.seed_range:
                 values = ATARI | {"env": f"Atari/{game}-{scale.observation}", "steps": steps}
                 values |= {"offline": data} if (data := request.data(game)) else {}
@@ -129,13 +129,6 @@ def atari_runs(
                 about |= labels or {}
                 plan.append(named(Planned("", values, variant.preset, about, measure, scale.measuring)))
     return plan
-
-
-def available(variants: Iterable[Variant]) -> list[Variant]:
-    """Those whose guard exists."""
-    from rlpd_gx import guards
-
-    return [variant for variant in variants if variant.values.get("guard", "none") in guards.NAMES]
 
 
 def named(planned: Planned) -> Planned:

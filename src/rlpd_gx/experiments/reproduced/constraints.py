@@ -4,7 +4,7 @@ from rlpd_gx.config import Settings
 from rlpd_gx.errors import GxError
 from rlpd_gx.experiments import showing
 from rlpd_gx.experiments.evidence import SEEDS_FOR_A_CLAIM, Rows, better, judged, ratio, score, together
-from rlpd_gx.experiments.experiment import RANDOM, Experiment, Request, Variant, available, named
+from rlpd_gx.experiments.experiment import RANDOM, Experiment, Request, Variant, named
 from rlpd_gx.experiments.plan import Planned
 from rlpd_gx.report.chapter import Chapter, Verdict, Word
 
@@ -41,7 +41,7 @@ def plan(request: Request) -> list[Planned]:
         )
         if "ladder" in offline:
             data["offline_where"] = (BEGINNER,)
-        for variant in available(v for v in VARIANTS if offline or v.name != CLONE):
+        for variant in (v for v in VARIANTS if offline or v.name != CLONE):
             for seed in request.seed_range:
                 values = BUDGET | {"env": env, "rules": rules} | data | scale.settings | variant.values
                 if scale.name == "smoke":
