@@ -16,7 +16,7 @@ from rlpd_gx.loop.configure import reconfigure
 from rlpd_gx.loop.guard_identity import GuardIdentity
 from rlpd_gx.loop.resume import Saver, refuse_other_rules, refuse_other_settings, restore
 from rlpd_gx.loop.run_folder import RunFolder
-from rlpd_gx.loop.task import Task
+from rlpd_gx.loop.task import Counting, Task
 from rlpd_gx.loop.train import Trainer
 from rlpd_gx.replay.segments import Segments
 
@@ -38,7 +38,14 @@ def read_origin(text: str) -> tuple[Path, int | None]:
 
 
 def fork(
-    source: Path, step: int | None, out: Path, values: Mapping[str, Any], *, words: str, command: str
+    source: Path,
+    step: int | None,
+    out: Path,
+    values: Mapping[str, Any],
+    *,
+    words: str,
+    command: str,
+    counting: Counting | None = None,
 ) -> tuple[Trainer, Saver, list[str]]:
     """A trainer in a new folder that is what the one of `source` was at a step, with other settings.
 
@@ -55,7 +62,7 @@ def fork(
         raise GxError(f"a fork keeps the task and the networks of {source}; leave out {', '.join(kept)}")
     if changed.run.steps <= loaded.step:
         raise GxError(f"{source} was at step {loaded.step:,} then; give more --steps than that")
-    task = Task(changed)
+    task = Task(changed, counting)
     if task.example.actions.discrete and (then["actor"] == "auto") != (now["actor"] == "auto"):
         raise GxError(
             f"{source} was trained with --actor {then['actor']}, whose networks differ; leave out --actor"
