@@ -26,7 +26,8 @@ $(INSTALLED): pyproject.toml constraints.txt
 	@touch $@
 
 run: $(INSTALLED)
-	@$(BIN)/rlpd-gx train --config examples/hopper.yaml --compare
+	@echo "Pong from ten recorded games, guarded and unguarded at once. An unsafe event is a lost point."
+	@$(BIN)/rlpd-gx train --config examples/pong.yaml --compare
 
 test: $(INSTALLED)
 	$(BIN)/python -m pytest -m "not long"

@@ -202,7 +202,7 @@ def _guard(run: Run) -> str:
     )
     if not phases(run):
         return timeline + "<h3>Counts</h3><p class='empty'>No counts were kept.</p>"
-    heads, *rows = results([run])
+    heads, *rows = results(run)
     return timeline + f"<h3>Counts</h3>{table(heads, rows)}"
 
 
