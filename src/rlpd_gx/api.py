@@ -20,6 +20,7 @@ from rlpd_gx.errors import GxError
 from rlpd_gx.loading import GIVEN
 from rlpd_gx.loop.configure import configure
 from rlpd_gx.loop.evaluate import evaluate
+from rlpd_gx.loop.fork import fork
 from rlpd_gx.loop.resume import Saver, load_learner, resume
 from rlpd_gx.loop.run_folder import RunFolder
 from rlpd_gx.loop.task import Task
@@ -127,6 +128,22 @@ class Run:
         """Resume after an interruption, or train for more `steps` than the run was started with."""
         return continued(self.folder, steps, progress=progress)
 
+    def fork(
+        self,
+        step: int | None = None,
+        *,
+        out: str | Path | None = None,
+        progress: bool = True,
+        **settings: Any,
+    ) -> "Run":
+        """Train a new run from a checkpoint of this one, with other settings; without `step`, from the newest.
+
+        Kept are the two newest checkpoints and those at each quarter of the run. Curves and counts of the new run
+        begin with those of this one.
+        """
+        path = None if out is None else Path(out)
+        return forked(self.folder, step, path, settings, command="gx.Run.fork(...)", progress=progress)
+
     def __repr__(self) -> str:
         score = self.result.get("evaluation", {}).get("mean")
         return f"Run({str(self.folder)!r}" + (")" if score is None else f", return {score:.1f})")
@@ -161,6 +178,28 @@ def continued(folder: Path, steps: int | None = None, *, progress: bool = True) 
     return _finished(trainer, save, progress)
 
 
+def forked(
+    source: Path,
+    step: int | None,
+    out: Path | None,
+    values: JsonMapping,
+    *,
+    words: str = "gx.Run.fork",
+    command: str | None = None,
+    progress: bool = True,
+) -> Run:
+    """Train from a checkpoint of another run, with other settings, in a new folder."""
+    out = out or free(source.with_name(f"{source.name}-fork"))
+    trainer, save, notes = fork(
+        source, step, out, values, words=words, command=command or shlex.join(["rlpd-gx", *sys.argv[1:]])
+    )
+    if progress:
+        for note in notes:
+            print(f"note: {note}", file=sys.stderr)
+        print(f"forked from {source} at step {trainer.step:,}", file=sys.stderr)
+    return _finished(trainer, save, progress)
+
+
 def check(task: Task) -> None:
     """Find what is wrong with a request before a folder is made."""
     config = task.config
@@ -174,9 +213,13 @@ def check(task: Task) -> None:
 def new_folder(config: Config) -> Path:
     """A folder in runs/ that does not exist yet."""
     environment = config.run.env.rpartition(":")[2].replace("/", "-")
-    name = f"{environment}-{config.preset}-seed{config.run.seed}"
-    candidates = (Path("runs") / (name if n == 1 else f"{name}-{n}") for n in itertools.count(1))
-    return next(path for path in candidates if not path.exists())
+    return free(Path("runs") / f"{environment}-{config.preset}-seed{config.run.seed}")
+
+
+def free(path: Path) -> Path:
+    """This path, or the first of path-2, path-3, ... that does not exist yet."""
+    candidates = (path if n == 1 else path.with_name(f"{path.name}-{n}") for n in itertools.count(1))
+    return next(candidate for candidate in candidates if not candidate.exists())
 
 
 def _finished(trainer: Trainer, save: Saver, progress: bool) -> Run:

@@ -1,6 +1,7 @@
 """`rlpd-gx train` and `rlpd-gx evaluate`."""
 
 import sys
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -15,8 +16,8 @@ if TYPE_CHECKING:
     from rlpd_gx.config import Config
 
 FIRST = (
-    "env", "rules", "guard", "offline", "steps", "preset", "config", "out", "resume", "seed", "num_envs", "utd",
-    "batch_size", "device", "evaluate_every",
+    "env", "rules", "guard", "offline", "steps", "preset", "config", "out", "resume", "from_", "seed", "num_envs",
+    "utd", "batch_size", "device", "evaluate_every",
 )  # fmt: skip
 """What people set first; `--help-all` shows the rest."""
 GROUPS = {"run": "Task and guard", "data": "Replay", "learner": "Learner"}
@@ -27,6 +28,10 @@ def train(
     config: Annotated[Path | None, Option("Settings in a YAML, TOML or JSON file.")] = None,
     out: Annotated[Path | None, Option("Folder of the run. Default: a new one in runs/.")] = None,
     resume: Annotated[Path | None, Option("Resume the run in this folder.")] = None,
+    from_: Annotated[
+        str | None,
+        Option("Begin with what RUN had learned at STEP (RUN@STEP; RUN alone: its newest checkpoint)."),
+    ] = None,
     compare: Annotated[
         bool, Option("Also train without a guard, at the same time, with the same budget and seed.")
     ] = False,
@@ -47,19 +52,24 @@ def train(
     from rlpd_gx import api
     from rlpd_gx.settings import COMMAND_LINE, SETTINGS
 
+    others = {"preset": preset, "compare": compare or None}
     if resume is not None:
-        others = given | {
-            "preset": preset,
-            "config": config,
-            "out": out,
-            "compare": compare or None,
-            "steps": None,
-        }
-        if typed := ", ".join(f"--{n.replace('_', '-')}" for n, value in others.items() if value is not None):
-            raise GxError(f"--resume continues a run with its own settings; leave out {typed}")
+        others |= given | {"config": config, "out": out, "from": from_, "steps": None}
+        _leave_out(others, "--resume continues a run with its own settings")
         steps = SETTINGS["steps"].read(given["steps"], COMMAND_LINE) if "steps" in given else None
         _trained(lambda: api.continued(resume, steps, progress=not quiet), resume)
         _finish(resume)
+        return
+    if from_ is not None:
+        from rlpd_gx.loop.fork import read_origin
+
+        _leave_out(others, "--from starts from the settings of that run")
+        source, step = read_origin(from_)
+        out = out or api.free(source.with_name(f"{source.name}-fork"))
+        values = typed(config, given)[1]
+        fork = partial(api.forked, source, step, out, values, words=COMMAND_LINE, progress=not quiet)
+        _trained(fork, out)
+        _finish(out)
         return
     chosen = in_force(preset, config, given)
     if not chosen.run.env:
@@ -80,11 +90,24 @@ def train(
 def in_force(preset: str | None, file: Path | None, given: dict[str, Any]) -> "Config":
     """The settings of a run: flags over file over preset."""
     from rlpd_gx.loop.configure import configure
+    from rlpd_gx.settings import COMMAND_LINE
+
+    named, values = typed(file, given)
+    return configure(preset or named or "rlpd-gx", values, COMMAND_LINE)
+
+
+def typed(file: Path | None, given: dict[str, Any]) -> tuple[str | None, dict[str, Any]]:
+    """The preset that a file names, and the settings of flags over file."""
     from rlpd_gx.settings import COMMAND_LINE, SETTINGS, read_file
 
     named, values = (None, {}) if file is None else read_file(file)
-    read = {name: SETTINGS[name].read(value, COMMAND_LINE) for name, value in given.items()}
-    return configure(preset or named or "rlpd-gx", values | read, COMMAND_LINE)
+    return named, values | {name: SETTINGS[name].read(value, COMMAND_LINE) for name, value in given.items()}
+
+
+def _leave_out(flags: dict[str, Any], why: str) -> None:
+    """Raise if any of these was typed."""
+    if found := ", ".join(f"--{n.replace('_', '-')}" for n, value in flags.items() if value is not None):
+        raise GxError(f"{why}; leave out {found}")
 
 
 def help_text(preset: str | None, file: Path | None, given: dict[str, Any], *, everything: bool) -> str:
@@ -134,9 +157,9 @@ def _compared(chosen: "Config", out: Path, quiet: bool) -> None:
     """The run and its unguarded twin, each as an ordinary run in a process of its own."""
     from rlpd_gx.cli.compare import compare, train_together
 
-    typed = [word for word in sys.argv[1:] if word != "--compare"]
+    words = [word for word in sys.argv[1:] if word != "--compare"]
     bare = out.with_name(f"{out.name}-unguarded")
-    guarded_run, bare_run = ([*typed, "--out", str(path)] for path in (out, bare))
+    guarded_run, bare_run = ([*words, "--out", str(path)] for path in (out, bare))
     train_together({chosen.run.guard: guarded_run, "none": [*bare_run, "--guard", "none"]}, quiet=quiet)
     compare([out, bare])
 

@@ -27,6 +27,12 @@ def configure(
     return with_values(config, values, source)
 
 
+def reconfigure(config: Config, values: Mapping[str, Any], source: str) -> Config:
+    """The config with some settings changed; another guard brings its own settings of the Learner, as at the start."""
+    guard = guards.find(values["guard"]).learner if "guard" in values else {}
+    return with_values(with_values(config, guard, source), values, source)
+
+
 def _cloning(preset: Mapping[str, Any]) -> Settings:
     """Cloning remains cloning under every guard."""
     return {"actor": "clone"} if preset.get("actor") == "clone" else {}

@@ -38,7 +38,13 @@ class Saver:
         """Write a checkpoint, or leave the last one as it was."""
         self.segments.append(trainer.online)
         state = self.bound_to(trainer.task) | {"logs": self.logs(trainer.task).state()}
-        self.checkpoints.save(trainer.step, state | _state(trainer, self.segments), files=self.segments.files)
+        total = trainer.task.config.run.steps
+        self.checkpoints.save(
+            trainer.step,
+            state | _state(trainer, self.segments),
+            files=self.segments.files,
+            milestones=[total // 4, total // 2, 3 * total // 4],  # to fork from
+        )
         self.segments.prune({path.name for path in self.checkpoints.files()})
 
     def logs(self, task: Task) -> Logs:
@@ -79,6 +85,10 @@ def resume(
     saver, task = Saver(folder), Task(config)
     logs = saver.logs(task)
     if not saver.checkpoints.exist():  # killed before the first one was complete
+        if origin := folder.asked().get("forked_from"):
+            raise GxError(
+                f"{path}: was stopped before it held what {origin} had learned; fork that once more"
+            )
         logs.cut(None)
         trainer = Trainer(task, folder, watchers)
         trainer.begin()
@@ -100,8 +110,14 @@ def resume(
     notes = [*loaded.notes, *logs.check(state["logs"])]
     trainer = Trainer(task, folder, watchers)
     logs.cut(state["logs"])  # after the audits have said that they begin: they go on instead
-    trainer.learner.load_state(state["learner"])
     saver.segments.restore(trainer.online, state["segments"], state["ring"])
+    return trainer, saver, [*notes, *restore(trainer, state)]
+
+
+def restore(trainer: Trainer, state: dict[str, Any]) -> list[str]:
+    """Make a new trainer what another was when it was saved, but for its replay buffer; what there is to say of it."""
+    notes: list[str] = []
+    trainer.learner.load_state(state["learner"])
     trainer.hybrid.load_state(state["hybrid"])
     trainer.generator.bit_generator.state = state["generator"]
     trainer.window.load_state(state["window"])
@@ -118,7 +134,7 @@ def resume(
         here = np.arange(len(sets)) == i
         trainer.online.complete(np.tile(sets[i], (len(sets), 1)), where=here)
         trainer.begin_episodes(here)
-    return trainer, saver, notes
+    return notes
 
 
 def last_saved(path: Path) -> tuple[RunFolder, Task, Loaded]:
