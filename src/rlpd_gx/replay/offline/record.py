@@ -1,5 +1,6 @@
 """Recording: episodes of any Gymnasium environment, written as a Minari dataset or as an action log."""
 
+import copy
 import gzip
 import json
 from collections.abc import Callable
@@ -8,6 +9,7 @@ from typing import Any, Protocol, SupportsFloat
 
 import gymnasium
 import numpy as np
+from gymnasium.envs.registration import EnvSpec
 
 from rlpd_gx import files, trees
 from rlpd_gx.errors import GxError, missing_extra
@@ -182,6 +184,15 @@ def roll_out(
             )
 
 
+def _storable(spec: EnvSpec | None) -> EnvSpec | None:
+    """A spec that JSON can hold: a class or function is stored by its name."""
+    if spec is None or not callable(entry := spec.entry_point):
+        return spec
+    stored = copy.copy(spec)
+    stored.entry_point = f"{entry.__module__}:{getattr(entry, '__qualname__', type(entry).__qualname__)}"
+    return stored
+
+
 class MinariSink:
     """Writes a Minari dataset folder, frames without loss, episode by episode."""
 
@@ -198,7 +209,7 @@ class MinariSink:
             hidden / "data",
             observation_space=env.observation_space,
             action_space=env.action_space,
-            env_spec=env.unwrapped.spec,  # a guard around it cannot be stored in a spec
+            env_spec=_storable(env.unwrapped.spec),  # a guard around it cannot be stored in a spec
             jpeg_encoding=False,
         )
         self._storage.update_metadata(
