@@ -20,11 +20,11 @@ SMALL = {
     "steps": 60, "hidden_sizes": (16,), "batch_size": 16, "learning_starts": 20, "utd": 1, "ensemble_size": 2,
     "evaluation_episodes": 1, "evaluate_every": 0, "device": "cpu",
 }  # fmt: skip
-DEFINED = {  # execution enforced, backup, actor, execution: SPEC's table of guards
-    "guardian": ("enforce", "project", "projected", "project"),
-    "shield": ("enforce", "none", "raw", "project"),
-    "mask": ("enforce", "none", "raw", "resample"),
-    "none": ("monitor", "none", "raw", "project"),
+DEFINED = {  # execution enforced, backup, execution: SPEC's table of guards
+    "guardian": ("enforce", "project", "project"),
+    "shield": ("enforce", "none", "project"),
+    "mask": ("enforce", "none", "resample"),
+    "none": ("monitor", "none", "project"),
 }
 
 
@@ -38,10 +38,10 @@ def _trained(folder: Path, **settings: object) -> Trainer:
 
 def test_all_guards_are_defined() -> None:
     assert set(guards.NAMES) == set(DEFINED)
-    for name, (mode, backup, actor, execution) in DEFINED.items():
+    for name, (mode, backup, execution) in DEFINED.items():
         guard = guards.find(name)
         assert (guard.name, guard.mode) == (name, mode)
-        assert guard.learner == {"backup": backup, "actor": actor, "execution": execution}
+        assert guard.learner == {"backup": backup, "execution": execution}
 
 
 @pytest.mark.parametrize("name", DEFINED)
@@ -64,7 +64,6 @@ def test_the_chosen_guard_overrides_the_preset_and_a_setting_overrides_both() ->
         configure("rlpd-gx", RULES | {"guard": "shield", "backup": "renormalise"}).learner.backup
         == "renormalise"
     )
-    assert configure("rlpd", RULES).learner.actor == "raw"
     assert configure("clone", RULES | {"guard": "shield"}).learner.actor == "clone"
 
 
@@ -72,7 +71,7 @@ def test_the_chosen_guard_overrides_the_preset_and_a_setting_overrides_both() ->
 def test_without_rules_every_preset_is_unguarded(preset: str) -> None:
     config = configure(preset, {"env": "CartPole-v1"})
     assert (config.run.guard, config.learner.backup) == ("none", "none")
-    assert config.learner.actor in ("raw", "clone")
+    assert config.learner.actor in ("auto", "raw", "clone")
 
 
 def test_a_guard_from_outside_the_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

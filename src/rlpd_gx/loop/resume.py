@@ -10,7 +10,7 @@ from rlpd_gx import settings
 from rlpd_gx.envs import snapshots
 from rlpd_gx.errors import GxError
 from rlpd_gx.guardian import GuardedEnv
-from rlpd_gx.learner import Sac
+from rlpd_gx.learner import QLearner
 from rlpd_gx.loop.checkpoint import Checkpoints, Loaded
 from rlpd_gx.loop.environments import Environments, Member
 from rlpd_gx.loop.evaluate import Evaluation
@@ -229,7 +229,7 @@ def _restore_member(trainer: Trainer, member: Member, saved: dict[str, Any]) -> 
     return [f"the episode of environment {member.index} starts over: {why}"]
 
 
-def load_learner(path: Path) -> tuple[Sac, Environments]:
+def load_learner(path: Path) -> tuple[QLearner, Environments]:
     """The learner of a run as it was last saved, and one member of its environment to play in."""
     _, task, loaded = last_saved(path)
     learner = task.learner()

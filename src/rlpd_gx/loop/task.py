@@ -18,7 +18,14 @@ from rlpd_gx.envs.making import make
 from rlpd_gx.errors import GxError
 from rlpd_gx.guardian import GuardedEnv, Guardian
 from rlpd_gx.guardian.named import guard_options
-from rlpd_gx.learner import Learner, Sac, SacContinuous, SacDiscrete, trainable_devices
+from rlpd_gx.learner import (
+    Learner,
+    QLearner,
+    SacContinuous,
+    SacDiscrete,
+    SoftDiscrete,
+    trainable_devices,
+)
 from rlpd_gx.loading import load
 from rlpd_gx.loop import offline_rules
 from rlpd_gx.loop.environments import Environments
@@ -162,9 +169,8 @@ class Task:
         config = self.config.learner
         if not self.unbacked_rules:
             return config
-        return replace(
-            config, backup="none", actor="clone" if config.actor == "clone" else "raw", execution="project"
-        )
+        actor = config.actor if config.actor in ("auto", "clone") else "raw"
+        return replace(config, backup="none", actor=actor, execution="project")
 
     @property
     def unbacked_rules(self) -> tuple[str, ...]:
@@ -174,7 +180,7 @@ class Task:
             return ()
         return example.guardian.names
 
-    def learner(self) -> Sac:
+    def learner(self) -> QLearner:
         """A new learner for these spaces."""
         example, config = self.example, self.learner_config
         common: Json = {
@@ -183,7 +189,8 @@ class Task:
             "device": self.device(),
         }
         if isinstance(example.action_space, gym.spaces.Discrete):
-            return SacDiscrete(
+            kind = SoftDiscrete if config.actor == "auto" else SacDiscrete
+            return kind(
                 config, example.observation_space, example.action_space, embedding=example.embedding, **common
             )
         if isinstance(example.action_space, gym.spaces.Box):
