@@ -14,9 +14,7 @@ def on_files(files: Any, config: Any) -> Any:
     files.append(File.generated(config, "changelog.md", abs_src_path=str(ROOT / "CHANGELOG.md")))
     for path in sorted((ROOT / "results").rglob("*")):
         if path.is_file():
-            files.append(
-                File.generated(config, path.relative_to(ROOT).as_posix(), abs_src_path=str(path))
-            )
+            files.append(File.generated(config, path.relative_to(ROOT).as_posix(), abs_src_path=str(path)))
     return files
 
 
