@@ -16,8 +16,8 @@ def test_stopped_runs_say_how_to_resume_and_are_compared_then(tmp_path: Path) ->
     assert both.stderr is not None
     seen: set[str] = set()
     for line in both.stderr:  # until both have learned something
-        seen.add(line.split()[0])
-        if seen == {"guardian", "none"}:
+        seen.add(line.split("  ")[0])
+        if seen == {"guardian", "no guard"}:
             break
     both.send_signal(signal.SIGTERM)
     _, told = both.communicate(timeout=120)

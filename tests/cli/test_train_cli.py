@@ -45,7 +45,7 @@ def test_a_run_is_complete_and_is_compared(tmp_path: Path) -> None:
     guarded, unguarded = (json.loads((f / "result.json").read_text())["training"] for f in (run, bare))
     assert guarded["forbidden_executed"] == 0
     assert unguarded["forbidden_executed"] > 0
-    assert re.search(r"^Training +guardian +none$", done.stdout, re.M)
+    assert re.search(r"^Training +guardian +no guard$", done.stdout, re.M)
     assert "cannot be drawn" in done.stderr
     written = json.loads((run / "config.json").read_text())
     assert (written["preset"], written["actor"], written["seed"]) == ("no-dss", "masked", 5)
@@ -94,15 +94,17 @@ def test_off_a_terminal_each_log_every_is_a_line_and_the_tables_say_what_was_wat
     done = rlpd_gx("train", *words, "--rules=watched:power", "--compare", "--out=run", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     lines = [line.split("  ", 1) for line in done.stderr.splitlines() if not line.startswith("no video")]
-    shown = {name: [line.strip() for who, line in lines if who == name] for name in ("guardian", "none")}
+    shown = {name: [line.strip() for who, line in lines if who == name] for name in ("guardian", "no guard")}
     for line, step in zip(shown["guardian"], (20, 40, 60), strict=True):
         found = LINE.fullmatch(line)
         assert found, line
         assert int(found[1]) == step
         assert found[3] != "not watched"
         assert (found[2] is None) == (step == 20)
-    assert len(shown["none"]) == 3
-    assert not any("corrections" in line for line in shown["none"])  # without a guard nothing is corrected
+    assert len(shown["no guard"]) == 3
+    assert not any(
+        "corrections" in line for line in shown["no guard"]
+    )  # without a guard nothing is corrected
     assert max(map(len, done.stdout.splitlines())) <= 80
     training = done.stdout.partition("\nTraining")[2]
     assert re.search(r"Corrections +[\d,]+ +no guard", training)

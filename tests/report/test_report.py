@@ -307,12 +307,12 @@ def test_a_comparison_links_both_runs_and_overlays_their_curves(tmp_path):
     lines = [attrs["class"] for tag, attrs in found.tags if tag == "polyline"]
     assert lines == ["line line c1", "line line c2"] * 4
     assert "1 of 80" in found.text("table")
-    assert found.text("thead").split("\n") == ["guardian", "none"] * 2
+    assert found.text("thead").split("\n") == ["guardian", "no guard"] * 2
     events = [
         attrs["aria-label"] for tag, attrs in found.tags if "from 0 to 40;" in attrs.get("aria-label", "")
     ]
     assert len(events) == 1  # 0.01 of 4,000 steps
-    assert "none: 41 points from 0 to 120" in events[0]
+    assert "no guard: 41 points from 0 to 120" in events[0]
 
 
 def test_runs_with_the_same_guard_are_compared_by_the_names_of_their_folders(tmp_path):

@@ -160,7 +160,7 @@ def _compared(chosen: "Config", out: Path, quiet: bool) -> None:
     words = [word for word in sys.argv[1:] if word != "--compare"]
     bare = out.with_name(f"{out.name}-unguarded")
     guarded_run, bare_run = ([*words, "--out", str(path)] for path in (out, bare))
-    train_together({chosen.run.guard: guarded_run, "none": [*bare_run, "--guard", "none"]}, quiet=quiet)
+    train_together({chosen.run.guard: guarded_run, "no guard": [*bare_run, "--guard", "none"]}, quiet=quiet)
     compare([out, bare])
 
 

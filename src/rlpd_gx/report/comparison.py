@@ -7,9 +7,9 @@ from pathlib import Path
 
 from rlpd_gx.files import write_bytes
 from rlpd_gx.report.charts import Series, binned, chart, legend, running_mean
-from rlpd_gx.report.page import WINDOW, document, section, table
+from rlpd_gx.report.page import WINDOW, document, section, table, tiles_html
 from rlpd_gx.report.records import Points, Run, read_run
-from rlpd_gx.report.words import comparison, names
+from rlpd_gx.report.words import EVALUATION, TRAINING, comparison, names
 
 FILM = "play.mp4"
 
@@ -22,10 +22,25 @@ def write_comparison(folders: Sequence[Path]) -> Path:
         f"<h3>{escape(name.capitalize())}</h3>{table(['', *names(runs)], rows)}"
         for name, rows in comparison(runs).items()
     )
-    parts = [section("Results", tables), section("Videos", _films(runs)), section("Curves", _curves(runs))]
-    about = ", ".join(f"{name} ({run.folder.name})" for name, run in zip(names(runs), runs, strict=True))
-    write_bytes(target, document(runs[0].title, about, "\n".join(parts)).encode())
+    parts = [
+        _headline(runs),
+        section("Results", tables),
+        section("Videos", _films(runs)),
+        section("Curves", _curves(runs)),
+    ]
+    about = ", ".join(f"{name}: {run.folder.name}" for name, run in zip(names(runs), runs, strict=True))
+    write_bytes(target, document(runs[0].title, about, "\n".join(parts), "comparison").encode())
     return target
+
+
+def _headline(runs: Sequence[Run]) -> str:
+    tables, order = comparison(runs), " / ".join(names(runs))
+    tiles = [("Mean return, last evaluation", EVALUATION, "Mean return")]
+    tiles += [(f"{label} in training", TRAINING, label) for label in ("Unsafe events", "Corrections")]
+    cells = [
+        (name, next(row[1:] for row in tables[phase] if row[0] == label)) for name, phase, label in tiles
+    ]
+    return tiles_html([(name, " / ".join(values), order) for name, values in cells])
 
 
 def _films(runs: Sequence[Run]) -> str:

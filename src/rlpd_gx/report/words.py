@@ -9,13 +9,13 @@ from rlpd_gx.trees import Json, JsonMapping
 TRAINING, EVALUATION = "training", "last evaluation"
 COUNTS = {
     "steps": "Environment steps",
-    "forbidden_proposals": "Forbidden actions proposed",
-    "near_misses": "Near misses proposed",
+    "unsafe_events": "Unsafe events",
     "corrections": "Corrections",
+    "forbidden_proposals": "Forbidden actions proposed",
     "forbidden_executed": "Forbidden actions executed",
     "inevitable": "inevitable: no action was allowed",
+    "near_misses": "Near misses proposed",
     "fallback": "Fallbacks",
-    "unsafe_events": "Unsafe events",
 }
 
 
@@ -76,7 +76,7 @@ def comparison(runs: Sequence[Run]) -> dict[str, list[Row]]:
 
 def names(runs: Sequence[Run]) -> list[str]:
     """What runs that are compared are called: by their guards, or by their folders where guards do not differ."""
-    guards = [run.guard for run in runs]
+    guards = ["no guard" if run.guard == "none" else run.guard for run in runs]
     return guards if len(set(guards)) == len(guards) else [run.folder.name for run in runs]
 
 
