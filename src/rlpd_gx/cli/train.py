@@ -5,7 +5,15 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from rlpd_gx.cli.arguments import Argument, Option, Parser, entry, paragraphs, shown
+from rlpd_gx.cli.arguments import (
+    Argument,
+    EnvWrappers,
+    Option,
+    Parser,
+    entry,
+    paragraphs,
+    shown,
+)
 from rlpd_gx.config import PRESETS
 from rlpd_gx.errors import GxError
 
@@ -32,9 +40,11 @@ def train(
         str | None,
         Option("Begin with what RUN had learned at STEP (RUN@STEP; RUN alone: its newest checkpoint)."),
     ] = None,
+    env_wrappers: EnvWrappers = None,
     compare: Annotated[
         bool, Option("Also train without a guard, at the same time, with the same budget and seed.")
     ] = False,
+    track: Annotated[list[str] | None, Option("Also send the numbers to wandb or trackio.")] = None,
     quiet: Annotated[bool, Option("Print results and errors only.")] = False,
     help: Annotated[bool, Option("Show the settings that people use first.", short="h")] = False,
     help_all: Annotated[bool, Option("Show every setting.")] = False,
@@ -46,18 +56,21 @@ def train(
     checkpoints, result.json and report.html.
     """
     given = {name: value for name, value in settings.items() if value is not None}
+    if env_wrappers:
+        given["env_kwargs"] = typed(config, given)[1].get("env_kwargs", {}) | {"wrappers": env_wrappers}
     if help or help_all:
         print(help_text(preset, config, given, everything=help_all))
         return
     from rlpd_gx import api
     from rlpd_gx.settings import COMMAND_LINE, SETTINGS
 
+    watched: Any = {"progress": not quiet, "track": track or ()}
     others = {"preset": preset, "compare": compare or None}
     if resume is not None:
         others |= given | {"config": config, "out": out, "from": from_, "steps": None}
         _leave_out(others, "--resume continues a run with its own settings")
         steps = SETTINGS["steps"].read(given["steps"], COMMAND_LINE) if "steps" in given else None
-        _trained(lambda: api.continued(resume, steps, progress=not quiet), resume)
+        _trained(lambda: api.continued(resume, steps, **watched), resume)
         _finish(resume)
         return
     if from_ is not None:
@@ -67,7 +80,7 @@ def train(
         source, step = read_origin(from_)
         out = out or api.free(source.with_name(f"{source.name}-fork"))
         values = typed(config, given)[1]
-        fork = partial(api.forked, source, step, out, values, words=COMMAND_LINE, progress=not quiet)
+        fork = partial(api.forked, source, step, out, values, words=COMMAND_LINE, **watched)
         _trained(fork, out)
         _finish(out)
         return
@@ -83,7 +96,7 @@ def train(
     if compare:
         _compared(chosen, out, quiet)
         return
-    _trained(lambda: api.begin(chosen, out, progress=not quiet), out)
+    _trained(lambda: api.begin(chosen, out, **watched), out)
     _finish(out)
 
 

@@ -2,4 +2,4 @@
 
 from rlpd_gx.guards.base import Guard
 
-GUARD = Guard("guardian", mode="enforce", learner={"backup": "project", "execution": "project"})
+GUARD = Guard("guardian", mode="enforce", settings={"backup": "project", "execution": "project"})

@@ -2,7 +2,7 @@
 
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 import gymnasium as gym
 import numpy as np
@@ -23,6 +23,9 @@ from rlpd_gx.safe_sets import Spec
 from rlpd_gx.trees import index
 from rlpd_gx.types import Array, Batch
 
+if TYPE_CHECKING:
+    from rlpd_gx.learner.costs import CostCritics
+
 
 class NextPolicy(Protocol):
     """What the guarded policy does in B states: a named tuple of tensors [B, ...]."""
@@ -37,6 +40,9 @@ Next = TypeVar("Next", bound=NextPolicy)
 
 class Sac(QLearner[Policy], Generic[Policy, Next]):
     """Critics and one actor network on shared features, with a guarded backup."""
+
+    costs: "CostCritics | None" = None
+    """Of constrained learning; the actor then maximises value minus priced cost."""
 
     def __init__(
         self,
@@ -114,6 +120,8 @@ class Sac(QLearner[Policy], Generic[Policy, Next]):
             for number, policy in enumerate(self._next_policies(minibatches)):
                 metrics |= self._update_critics(minibatches[number], policy, number)
                 self._update_target()
+                if self.costs is not None:
+                    metrics |= self.costs.update(minibatches[number], policy, number)
         last = len(minibatches) - 1
         return metrics | self._update_actor(minibatches[last], last, clone_weight)
 

@@ -126,6 +126,8 @@ class SacContinuous(Sac[GaussianPolicy, NextActions]):
                 counts = self.policy.contains(sets, action)
             metrics["forbidden_mass"] = (distance > 0).float().mean()
         value = self._actor_q(features, executed) * counts
+        if self.costs is not None:
+            value = value + self.costs.multiplier * self.costs.learner._actor_q(features, executed) * counts
         metrics["value_scale"] = value.detach().abs().mean()
         excess = -log_density.detach() - self.target_entropy * self.policy.dimension
         return (self.temperature * log_density + penalty - value).mean(), excess, metrics

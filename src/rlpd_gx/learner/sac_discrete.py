@@ -76,6 +76,9 @@ class SacDiscrete(Sac[CategoricalPolicy, NextProbabilities]):
         logits = self.policy.logits(features)
         with torch.no_grad():
             q = self._for_actor(self.critic["ensemble"](features))
+            if self.costs is not None:
+                costly = self.costs.learner
+                q = q + self.costs.multiplier * costly._for_actor(costly.critic["ensemble"](features))
         raw = log_policy(logits, None)
         safe = raw if allowed is None else log_policy(logits, allowed)
         log_p = safe if self.config.actor == "masked" else raw

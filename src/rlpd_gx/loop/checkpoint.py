@@ -89,11 +89,11 @@ class Checkpoints:
     def load(self, device: str | torch.device = "cpu", step: int | None = None) -> Loaded:
         """The newest checkpoint that is whole, or that of a step; tensors on this device, arrays as arrays."""
         if step is not None:
-            found = {_step(path): path for path in reversed(self._all())}
-            if step not in found:
-                there = ", ".join(f"{known:,}" for known in sorted(found)) or "none"
+            paths = {_step(path): path for path in reversed(self._all())}
+            if step not in paths:
+                there = ", ".join(f"{known:,}" for known in sorted(paths)) or "none"
                 raise GxError(f"{self.folder} holds no checkpoint of step {step:,}; there are: {there}")
-            return Loaded(*self._read(found[step], device), ())
+            return Loaded(*self._read(paths[step], device), ())
         notes: list[str] = []
         for path in self._all():
             try:

@@ -54,9 +54,11 @@ def fork(
     if changed.run.steps <= loaded.step:
         raise GxError(f"{source} was at step {loaded.step:,} then; give more --steps than that")
     task = Task(changed)
+    if task.example.actions.discrete and (then["actor"] == "auto") != (now["actor"] == "auto"):
+        raise GxError(
+            f"{source} was trained with --actor {then['actor']}, whose networks differ; leave out --actor"
+        )
     refuse_other_rules(source, task, state)
-    if "temperature" in values:
-        state["learner"]["log_temperature"] = torch.tensor(math.log(changed.learner.temperature))
     made = RunFolder.create(out, changed, command, forked_from=f"{source}@{loaded.step}")
     saver = Saver(made)
     logs = saver.logs(task)
@@ -72,7 +74,12 @@ def fork(
         state["learner"]["generator"] = trainer.learner.state()["generator"]
         state["hybrid"]["generator"] = trainer.hybrid.state()["generator"]
         state["generator"] = trainer.generator.bit_generator.state
+    if changed.run.guard != config.run.guard:  # what the other guard has learned is of no use to this one
+        state["guard_state"] = trainer.guard.state()
     notes += restore(trainer, state)
+    if "temperature" in values:
+        with torch.no_grad():
+            trainer.learner.log_temperature.fill_(math.log(changed.learner.temperature))
     if reseeded:
         _start_over(trainer)
     saver(trainer)

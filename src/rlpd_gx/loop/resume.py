@@ -20,7 +20,7 @@ from rlpd_gx.loop.task import Task
 from rlpd_gx.loop.train import Trainer, Watcher
 from rlpd_gx.replay.segments import Segments
 
-FORMAT = 1
+FORMAT = 2
 """Changes with what a checkpoint holds: one of another format is refused, never reinterpreted."""
 
 
@@ -118,6 +118,7 @@ def restore(trainer: Trainer, state: dict[str, Any]) -> list[str]:
     """Make a new trainer what another was when it was saved, but for its replay buffer; what there is to say of it."""
     notes: list[str] = []
     trainer.learner.load_state(state["learner"])
+    trainer.guard.load_state(state["guard_state"])
     trainer.hybrid.load_state(state["hybrid"])
     trainer.generator.bit_generator.state = state["generator"]
     trainer.window.load_state(state["window"])
@@ -180,6 +181,7 @@ def _state(trainer: Trainer, segments: Segments) -> dict[str, Any]:
     evaluation = trainer.last_evaluation
     return {
         "learner": trainer.learner.state(),
+        "guard_state": trainer.guard.state(),
         "segments": segments.names,
         "ring": trainer.online.state()[1],
         "hybrid": trainer.hybrid.state(),

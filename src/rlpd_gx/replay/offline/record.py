@@ -184,12 +184,14 @@ def roll_out(
             )
 
 
-def _storable(spec: EnvSpec | None) -> EnvSpec | None:
-    """A spec that JSON can hold: a class or function is stored by its name."""
-    if spec is None or not callable(entry := spec.entry_point):
-        return spec
-    stored = copy.copy(spec)
-    stored.entry_point = f"{entry.__module__}:{getattr(entry, '__qualname__', type(entry).__qualname__)}"
+def _stored_spec(spec: EnvSpec | None) -> EnvSpec | None:
+    """A spec as JSON can hold it: Gymnasium refuses entry points that are classes or functions, so they are named."""
+    if spec is None:
+        return None
+    stored, point = copy.copy(spec), spec.entry_point
+    if callable(point):
+        stored.entry_point = f"{point.__module__}:{getattr(point, '__qualname__', type(point).__qualname__)}"
+    stored.vector_entry_point = None
     return stored
 
 
@@ -209,7 +211,7 @@ class MinariSink:
             hidden / "data",
             observation_space=env.observation_space,
             action_space=env.action_space,
-            env_spec=_storable(env.unwrapped.spec),  # a guard around it cannot be stored in a spec
+            env_spec=_stored_spec(env.unwrapped.spec),  # a guard around it cannot be stored in a spec
             jpeg_encoding=False,
         )
         self._storage.update_metadata(
