@@ -59,11 +59,12 @@ def train_together(commands: Mapping[str, Command], *, quiet: bool = False) -> N
                     process.send_signal(number)
 
         def follow(name: str) -> None:
-            for line in running[name].stderr or ():
-                lines[name].append(line.rstrip())
-                if not line.startswith(LAST_WORDS):
-                    show(name, line.rstrip())
-            if running[name].wait() != 0 and not stopping.is_set():
+            with running[name] as process:
+                for line in process.stderr or ():
+                    lines[name].append(line.rstrip())
+                    if not line.startswith(LAST_WORDS):
+                        show(name, line.rstrip())
+            if process.returncode != 0 and not stopping.is_set():
                 stop()
 
         followers = [Thread(target=follow, args=(name,)) for name in commands]
