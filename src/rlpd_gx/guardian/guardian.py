@@ -79,9 +79,7 @@ class Guardian:
         self._rules_worker, self._fallback_worker = Worker("the rules"), Worker("the fallback")
         self._audit = audit if isinstance(audit, Audit) else Audit(audit)
         plain = [None if v is None else np.asarray(v, dtype=np.float64) for v in (embedding, metric)]
-        unseeded = copy.copy(
-            action_space
-        )  # agents seed and sample spaces, which changes nothing that is allowed
+        unseeded = copy.copy(action_space)  # agents seed and sample spaces: that is no other guard
         unseeded.__dict__["_np_random"] = None
         self.fingerprint = fingerprint(unseeded, [r.fingerprint for r in self.rules], plain)
         self._ungraded = frozenset(n for n, r in zip(self.names, self.rules, strict=True) if not r.graded)
