@@ -80,6 +80,9 @@ def drawable(policy: Policy) -> gym.Env:
     if sys.platform == "linux" and not os.environ.get("DISPLAY"):
         os.environ.setdefault("MUJOCO_GL", "egl")  # lets MuJoCo render without a screen
     name = policy.export.about["env"]
+    with closing(policy.export.task().make_env(evaluation=True)) as plain:
+        if "rgb_array" not in plain.metadata.get("render_modes", ()):
+            raise GxError(f"{name} cannot be drawn: rgb_array is not among the render_modes in its metadata")
     try:
         env = policy.export.task(render_mode="rgb_array").make_env(evaluation=True)
         env.reset(seed=0)
