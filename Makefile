@@ -24,6 +24,7 @@ $(INSTALLED): pyproject.toml constraints.txt
 	@test -d .venv || $(PYTHON) -m venv .venv
 	@echo "Installing into .venv (once; a minute or two) ..."
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	@$(BIN)/python -c 'from rlpd_gx.safe_sets import compiled; compiled.kernel()'
 	@touch $@
 
 run: $(INSTALLED)
@@ -55,6 +56,8 @@ format: $(INSTALLED)
 	$(BIN)/ruff check --fix .
 
 bench: $(INSTALLED)
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[bench]' || \
+	  echo "some peers could not be installed; the tables name them"
 	$(BIN)/python -m bench
 
 clean:

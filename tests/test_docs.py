@@ -28,13 +28,9 @@ NAMES.remove(ATARI)
 BLOCK = re.compile(r"(?:<!-- not run: (?P<reason>.+?) -->\n)?```(?P<language>\w*)\n(?P<code>.*?)```", re.S)
 NOT_RUN = {  # page, first line of the block -> the reason given there
     (
-        "docs/results.md",
-        "python -m rlpd_gx.experiments.atari_ram run pong --data examples/pong-actions.json.gz --seed 0",
-    ): "hours, and the data of pen does not ship",
-    (
-        "docs/results.md",
-        "python -m rlpd_gx.experiments.hopper run --data examples/hopper-v5-early.hdf5 --preset rlpd-gx --seed 0",
-    ): "hours",
+        "docs/experiments.md",
+        "rlpd-gx reproduce ablation --scale smoke",
+    ): "takes a minute; tests/experiments runs it",
     ("docs/training.md", "rlpd-gx train --config examples/pong.yaml --compare"): (
         "takes minutes; `make run` is this command"
     ),

@@ -62,8 +62,9 @@ def test_a_run_is_complete_and_is_compared(tmp_path: Path) -> None:
 
 
 def test_a_game_is_learned_under_look_ahead_from_an_action_log(tmp_path: Path) -> None:
+    (tmp_path / "script.py").write_text("def up(observation):\n    return 1\n")
     log = [
-        "--policy=rlpd_gx.experiments.atari_ram:mostly_up",
+        "--policy=script:up",
         "--format=action-log",
         "--steps=20",
         "--out=log.json.gz",

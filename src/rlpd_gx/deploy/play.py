@@ -167,9 +167,11 @@ class Artist:
 
     @property
     def _named(self) -> bool:
-        return isinstance(self.space, gym.spaces.Discrete)
+        return not isinstance(self.space, gym.spaces.Box)
 
     def _name(self, action: Action) -> str:
+        if not isinstance(self.space, gym.spaces.Discrete):
+            return " ".join(map(str, np.ravel(action).tolist()))
         index = int(action) - int(getattr(self.space, "start", 0))
         return self.meanings[index] if index < len(self.meanings) else str(int(action))
 
