@@ -1,0 +1,87 @@
+// Which view is shown, and when it is shown again.
+
+const App = {
+  root: document.getElementById("app"), main: null, bar: null, shown: "", busy: false, again: false, version: null,
+
+  begin() {
+    this.bar = el("nav", { "aria-label": "where you are" });
+    this.state = el("span", { class: "live", role: "status" }, LIVE ? "connecting" : "saved file");
+    this.main = el("main", { id: "main" });
+    replace(this.root, el("header", {}, this.bar, this.state), this.main);
+    addEventListener("hashchange", () => this.load());
+    addEventListener("keydown", (event) => { if (route().view === "episode") EpisodeView.keydown(event); });
+    if (LIVE) this.listen();
+    this.load();
+  },
+
+  // Fetch what the address asks for, then show it.
+  async load({ quiet = false } = {}) {
+    if (this.busy) { this.again = true; return; }
+    this.busy = true;
+    const at = route();
+    if (!quiet && this.shown !== location.hash) {
+      EpisodeView.stop();
+      if (at.view === "episode" && EpisodeView.loaded !== JSON.stringify([at.name, at.key])) replace(this.main, el("p", { class: "waiting" }, "Replaying the episode ... the first one of a run takes a while: its policy, rules and environment are loaded in a process of their own."));
+    }
+    try {
+      if (at.view === "overview") await Overview.load(at.query);
+      else if (at.view === "run") await RunView.load(at.name);
+      else await EpisodeView.load(at.name, at.key, at.step);
+      if (JSON.stringify(at.key) === JSON.stringify(route().key) && at.view === route().view) this.show({ top: !quiet && this.shown !== location.hash, keep: document.activeElement && document.activeElement.id });
+    } catch (error) {
+      this.trail(at);
+      replace(this.main, el("p", { class: "note" }, error.message), el("p", {}, el("a", { href: at.name ? runPath(at.name) : "#/" }, at.view === "episode" ? "back to the run" : "back to all runs")));
+    }
+    this.shown = location.hash;
+    this.busy = false;
+    if (this.again) { this.again = false; this.load({ quiet: true }); }
+  },
+
+  show({ top = false, keep = null } = {}) {
+    const at = route();
+    const open = [...this.main.querySelectorAll("details")].map((d) => d.open);
+    const caret = keep && document.activeElement && document.activeElement.type === "search" ? document.activeElement.selectionStart : null;
+    const scroll = window.scrollY;
+    this.trail(at);
+    if (at.view === "overview") {
+      Overview.draw(this.main, at.query);
+      const of = at.query.get("of");
+      if (of && of !== Overview.of && Overview.data.overlays.includes(of)) this.load({ quiet: true });
+    } else if (at.view === "run") RunView.draw(this.main);
+    else EpisodeView.draw(this.main);
+    if (top) window.scrollTo(0, 0);
+    else {
+      [...this.main.querySelectorAll("details")].forEach((d, i) => { d.open = open[i] || false; });
+      window.scrollTo(0, scroll);
+      const again = keep && document.getElementById(keep);
+      if (again) { again.focus({ preventScroll: true }); if (caret !== null && again.setSelectionRange) again.setSelectionRange(caret, caret); }
+    }
+    document.title = ["rlpd-gx inspector", at.name].filter(Boolean).join(" · ");
+  },
+
+  trail(at) {
+    const parts = [el("a", { href: "#/", class: "home" }, "inspector")];
+    if (at.name) parts.push(el("a", { href: runPath(at.name) }, at.name));
+    if (at.view === "episode") parts.push(el("span", {}, "episode"));
+    replace(this.bar, parts.map((part, i) => [i ? el("span", { class: "soft" }, " / ") : null, part]));
+  },
+
+  listen() {
+    const source = new EventSource("api/events");
+    const tell = (text, on) => { this.state.textContent = text; this.state.classList.toggle("on", on); };
+    let waiting = 0;
+    source.onmessage = (event) => {
+      tell("live", true);
+      if (event.data === this.version) return;
+      const first = this.version === null;
+      this.version = event.data;
+      if (first || route().view === "episode") return; // an episode does not change
+      clearTimeout(waiting);
+      waiting = setTimeout(() => { if (document.visibilityState === "visible") this.load({ quiet: true }); else this.stale = true; }, 150);
+    };
+    source.onerror = () => tell("not connected: is `rlpd-gx watch` running?", false);
+    addEventListener("visibilitychange", () => { if (this.stale && document.visibilityState === "visible") { this.stale = false; this.load({ quiet: true }); } });
+  },
+};
+
+App.begin();
