@@ -10,7 +10,9 @@ from rlpd_gx.report.inspector import PORT
 def watch(
     folder: Annotated[Path, Argument("Folder of a run, or a folder that holds runs.")] = Path("runs"),
     port: Annotated[int, Option("Port of the page; 0 takes any that is free.", min=0, max=65535)] = PORT,
-    host: Annotated[str, Option("Address to bind to. Any other than this machine's own needs a token.")] = "127.0.0.1",
+    host: Annotated[
+        str, Option("Address to bind to. Any other than this machine's own needs a token.")
+    ] = "127.0.0.1",
 ) -> None:
     """Watch runs in the browser: live curves, every correction, episodes step by step, runs side by side.
 

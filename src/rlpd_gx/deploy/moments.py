@@ -153,7 +153,9 @@ class Replay:
                 }
             )
         space = guarded.action_space
-        proposed = np.int64(action) if isinstance(space, gym.spaces.Discrete) else np.array(action, space.dtype)
+        proposed = (
+            np.int64(action) if isinstance(space, gym.spaces.Discrete) else np.array(action, space.dtype)
+        )
         if not space.contains(proposed):
             raise GxError(f"{action!r} is no action of {space}")
         try:
@@ -183,7 +185,9 @@ class Replay:
         }
         monitor = any(not v.enforced for v in verdicts)
         if monitor:
-            columns["suggestion"] = [None if v.suggestion is None else plain(np.asarray(v.suggestion)) for v in verdicts]
+            columns["suggestion"] = [
+                None if v.suggestion is None else plain(np.asarray(v.suggestion)) for v in verdicts
+            ]
         return {
             "length": len(self),
             "space": _space(self.env),
@@ -191,7 +195,7 @@ class Replay:
             "ungraded": sorted(set().union(*(v.ungraded for v in verdicts))),
             "near_miss": 0.0 if guarded is None else guarded.audit.near_miss,
             "enforced": not monitor,
-            "watched": guarded is not None and guarded.unsafe_event is not None or any(self.unsafe),
+            "watched": (guarded is not None and guarded.unsafe_event is not None) or any(self.unsafe),
             "resets": sorted(self.resets),
             "ending": self.ending,
             "note": self.note,
@@ -227,9 +231,9 @@ class Moments:
         """An episode of the evaluation that belongs to the saved policy."""
         config = self.task.config
         last = self.state["last_evaluation"]
-        same = last is not None and config.run.evaluate_every and (
-            self.saved_at % config.run.evaluate_every == 0 or self.saved_at >= config.run.steps
-        )
+        every, before = config.run.evaluate_every, self.saved_at - config.run.num_envs
+        due = every > 0 and self.saved_at // every > before // every
+        same = last is not None and (due or self.saved_at >= config.run.steps)
         learner = self.task.learner()
         learner.load_state(self.state["learner"])
         seed = EVALUATION_SEED + 1_000 * config.run.seed
@@ -260,7 +264,9 @@ class Moments:
                 "this environment does not repeat itself."
             )
         else:
-            played.note = f"Played now by the policy saved at step {self.saved_at:,}; no evaluation was recorded then."
+            played.note = (
+                f"Played now by the policy saved at step {self.saved_at:,}; no evaluation was recorded then."
+            )
         return played
 
     def training(self, env: int, first: int, length: int, kind: str = "training") -> Replay:
@@ -284,10 +290,14 @@ class Moments:
             if not self._matches(observation, rows, place):
                 raise self._differs(len(played))
             observation, _ = played.step(_action(rows["proposed_action"][place], world.action_space))
-            if not len(played) or not np.array_equal(played.verdicts[-1].action, rows["executed_action"][place]):
+            if not len(played) or not np.array_equal(
+                played.verdicts[-1].action, rows["executed_action"][place]
+            ):
                 raise self._differs(len(played))
         played.at = len(played)
-        played.note = "Replayed from the stored proposals; every observation and executed action equals the stored one."
+        played.note = (
+            "Replayed from the stored proposals; every observation and executed action equals the stored one."
+        )
         return played
 
     def _reach(self, world: gym.Env, rows: Array, starts: Array, target: int, seed: int) -> Tree:
@@ -303,7 +313,9 @@ class Moments:
         guarded = _guarded(world)
         inner = world if guarded is None else guarded.env
         if target > MOST_STEPS_BEFORE:
-            raise GxError(f"{target:,} steps lead to this episode, and at most {MOST_STEPS_BEFORE:,} are taken again")
+            raise GxError(
+                f"{target:,} steps lead to this episode, and at most {MOST_STEPS_BEFORE:,} are taken again"
+            )
         observation, _ = world.reset(seed=seed)
         for place in range(target):
             if rows["is_step"][place]:
@@ -319,7 +331,9 @@ class Moments:
             if name in (rows.dtype.names or ()):
                 newest = np.asarray(part if stack == 1 else part[-1])
                 stored = rows[name][place]
-                if not np.array_equal(newest.astype(stored.dtype), stored, equal_nan=stored.dtype.kind == "f"):
+                if not np.array_equal(
+                    newest.astype(stored.dtype), stored, equal_nan=stored.dtype.kind == "f"
+                ):
                     return False
         return True
 
@@ -391,7 +405,9 @@ def _picture(env: gym.Env) -> bytes | GxError:
         frame: Any = env.render()
     except Exception as error:  # each rendering package raises its own errors
         first_line = (str(error).splitlines() or [type(error).__name__])[0]
-        return GxError(f"it cannot be drawn here: {first_line} (for MuJoCo, MUJOCO_GL=egl or osmesa chooses how)")
+        return GxError(
+            f"it cannot be drawn here: {first_line} (for MuJoCo, MUJOCO_GL=egl or osmesa chooses how)"
+        )
     if not isinstance(frame, np.ndarray) or frame.ndim != 3:
         return GxError("this environment renders no pictures")
     return png(np.asarray(frame, np.uint8))

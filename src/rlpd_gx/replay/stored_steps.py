@@ -13,7 +13,9 @@ from rlpd_gx.trees import JsonMapping
 from rlpd_gx.types import Array
 
 
-def stored_steps(folder: Path, names: Sequence[JsonMapping], ring: JsonMapping, layout: Layout, env: int) -> Array:
+def stored_steps(
+    folder: Path, names: Sequence[JsonMapping], ring: JsonMapping, layout: Layout, env: int
+) -> Array:
     """Records [n] of `record_dtype(layout)`: all rows of an environment from its first on.
 
     `names` and `ring` are `segments` and `ring` of a checkpoint. Large observations are not read.

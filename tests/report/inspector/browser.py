@@ -28,7 +28,7 @@ class Browser:
             os.dup2(places[1], 4)
 
         flags = ["--headless=new", "--no-sandbox", "--disable-gpu", "--remote-debugging-pipe", "--no-first-run",
-                 "--disable-dev-shm-usage", "--disable-background-networking", f"--user-data-dir={self.home}"]  # fmt: skip
+                 "--disable-dev-shm-usage", f"--user-data-dir={self.home}"]  # fmt: skip
         self.process = subprocess.Popen(
             [str(CHROMIUM), *flags, "about:blank"], preexec_fn=pipes, pass_fds=(3, 4), start_new_session=True,
             stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
@@ -87,7 +87,9 @@ class Browser:
         """Until an expression is true."""
         end = time.monotonic() + seconds
         while not self.run(f"Boolean({script})"):
-            assert time.monotonic() < end, f"never true: {script}; the page says: {self.text()[:1500]}; {self.errors}"
+            assert time.monotonic() < end, (
+                f"never true: {script}; the page says: {self.text()[:1500]}; {self.errors}"
+            )
             time.sleep(0.1)
 
     def text(self, selector: str = "body") -> str:
@@ -99,14 +101,24 @@ class Browser:
 
     def press(self, key: str, shift: bool = False) -> None:
         codes = {"ArrowLeft": 37, "ArrowRight": 39, "Home": 36, "End": 35, " ": 32, "Tab": 9}
-        common = {"key": key, "modifiers": 8 * shift, "windowsVirtualKeyCode": codes.get(key, ord(key[0].upper()))}
+        common = {
+            "key": key,
+            "modifiers": 8 * shift,
+            "windowsVirtualKeyCode": codes.get(key, ord(key[0].upper())),
+        }
         text = {"text": key} if len(key) == 1 else {}
         self.call("Input.dispatchKeyEvent", type="keyDown", **common, **text)
         self.call("Input.dispatchKeyEvent", type="keyUp", **common)
 
     def size(self, width: int, height: int = 900, scale: float = 1) -> None:
         phone = width < 600
-        self.call("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=scale, mobile=phone)
+        self.call(
+            "Emulation.setDeviceMetricsOverride",
+            width=width,
+            height=height,
+            deviceScaleFactor=scale,
+            mobile=phone,
+        )
 
     def scheme(self, name: str) -> None:
         self.call("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": name}])

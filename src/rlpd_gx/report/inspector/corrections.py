@@ -7,10 +7,11 @@ from pathlib import Path
 
 from rlpd_gx.report.inspector.series import Histogram, is_number, rounded
 from rlpd_gx.report.inspector.tail import Tail
-from rlpd_gx.trees import Json
+from rlpd_gx.trees import Json, Tree
 
 MOST = 500_000  # corrections that are remembered; all are counted
 MOST_RULES = 32
+SHOWN = ("status", "proposed", "executed", "distance", "margins", "reason")
 STATUSES = ("allowed", "projected", "fallback", "inevitable", "stopped")
 
 
@@ -72,7 +73,7 @@ class Corrections:
             if reason := str(event.get("reason", ""))[:200]:
                 key = reason if reason in self.reasons or len(self.reasons) < 20 else "other reasons"
                 self.reasons[key] = self.reasons.get(key, 0) + 1
-            if len(self.steps) < MOST:
+            if len(self.steps) < MOST and (not self.steps or step > self.steps[-1]):
                 self.steps.append(step - 1)
                 self.offsets.append(offset)
                 self.status.append(STATUSES.index(status))
@@ -107,11 +108,21 @@ class Corrections:
         }
 
     def recorded(self, first: int, length: int, most: int = 5_000) -> list[Json]:
-        """The corrections among the proposals [first, first + length), in full, with their step in the episode."""
+        """The corrections among the proposals [first, first + length), each with its step `t` in the episode."""
         start, stop = bisect_left(self.steps, first), bisect_left(self.steps, first + length)
         found = []
         for place in range(start, min(stop, start + most)):
             event = self.tail.line(self.offsets[place])
             if event is not None:
-                found.append(event | {"t": self.steps[place] - first})
+                shown = {name: _short(event[name]) for name in SHOWN if name in event}
+                found.append(shown | {"t": self.steps[place] - first})
         return found
+
+
+def _short(value: Tree) -> Tree:
+    """With few digits."""
+    if isinstance(value, dict):
+        return {name: _short(part) for name, part in value.items()}
+    if isinstance(value, list):
+        return [_short(part) for part in value]
+    return rounded([value])[0] if isinstance(value, float) else value

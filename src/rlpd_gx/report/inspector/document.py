@@ -23,7 +23,9 @@ def _parts() -> tuple[str, str]:
 @cache
 def csp() -> str:
     """What the page may do: run this one script, and talk to the server it came from."""
-    style, script = ("'sha256-" + base64.b64encode(hashlib.sha256(p.encode()).digest()).decode() + "'" for p in _parts())
+    style, script = (
+        "'sha256-" + base64.b64encode(hashlib.sha256(p.encode()).digest()).decode() + "'" for p in _parts()
+    )
     return (
         f"default-src 'none'; script-src {script}; style-src {style}; img-src 'self' blob: data:; "
         "media-src blob:; connect-src 'self'; base-uri 'none'; form-action 'none'"

@@ -2,7 +2,8 @@
 
 import os
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from rlpd_gx.errors import GxError
@@ -10,37 +11,56 @@ from rlpd_gx.report.inspector.run import OVERLAYS, WatchedRun, held_locks
 from rlpd_gx.trees import Json
 
 FILES = ("config.json", "metrics.jsonl", "result.json")
+TELL_SECONDS = 0.3
 DEPTH, MOST_FOLDERS, MOST_RUNS = 4, 5_000, 500
 
 
 class Folder:
     """Finds runs, reads what is new in them, and wakes whoever waits for a change."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, only: Sequence[Path] = ()) -> None:
         if not root.is_dir():
-            raise GxError(f"{root}: there is no such folder; give the folder of a run, or one that holds runs")
-        self.root = root.resolve()
+            raise GxError(
+                f"{root}: there is no such folder; give the folder of a run, or one that holds runs"
+            )
+        self.root, self.only = root.resolve(), only
         self.runs: dict[str, WatchedRun] = {}
         self.version = 0
+        self.unread = 0
         self.changed = threading.Condition()
         self.lock = threading.RLock()
 
     def refresh(self) -> list[str]:
-        """Look for new runs and new lines; returns the names of runs that changed."""
+        """Look for new runs and new lines; returns the names of runs that changed.
+
+        Pages see each run as soon as it has been read: the first time, a large folder takes seconds.
+        """
+        found, held = dict(find_runs(self.root)), held_locks()
+        if self.only:
+            found = {name: path for name, path in found.items() if path in self.only}
         with self.lock:
-            found, held = dict(find_runs(self.root)), held_locks()
             names = [name for name in self.runs if name not in found]
             for name in names:
                 del self.runs[name]
-            for name, path in found.items():
-                run = self.runs.setdefault(name, WatchedRun(name, path, self.root))
+        told, due = 0, time.monotonic() + TELL_SECONDS
+        for number, (name, path) in enumerate(found.items(), 1):
+            with self.lock:
+                run = self.runs.get(name) or WatchedRun(name, path, self.root)
                 if run.refresh(held):
                     names.append(name)
-        if names:
-            with self.changed:
-                self.version += 1
-                self.changed.notify_all()
+                self.runs[name] = run
+                self.unread = len(found) - number
+            if len(names) > told and (time.monotonic() > due or number == len(found)):
+                told, due = len(names), time.monotonic() + TELL_SECONDS
+                self._tell()
+        if len(names) > told:
+            self._tell()
         return names
+
+    def _tell(self) -> None:
+        with self.changed:
+            self.version += 1
+            self.changed.notify_all()
 
     def overview(self) -> Json:
         """All runs in short."""
@@ -48,6 +68,7 @@ class Folder:
             return {
                 "folder": self.root.name or str(self.root),
                 "version": self.version,
+                "unread": self.unread,
                 "runs": [run.summary() for run in self.runs.values()],
                 "overlays": list(OVERLAYS),
             }

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 from collections import OrderedDict
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -59,9 +60,14 @@ class Replayer:
         """End the process."""
         self.process.kill()
         self.process.wait()
+        for pipe in (self.process.stdin, self.process.stdout):
+            assert pipe is not None
+            with suppress(OSError):  # what was not sent yet cannot be
+                pipe.close()
 
     def _ask(self, request: Json) -> tuple[Json, bytes]:
-        assert self.process.stdin is not None and self.process.stdout is not None
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
         with self.lock:
             late = threading.Timer(PATIENCE_SECONDS, self.process.kill)
             late.start()

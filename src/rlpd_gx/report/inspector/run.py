@@ -190,7 +190,7 @@ class WatchedRun:
     def detail(self) -> Json:
         """Everything on a run's page."""
         names = ("step", "return", "length", "corrections", "unsafe", "env")
-        firsts = self._firsts()
+        firsts = self.firsts()
         listed = {n: rounded(self.episodes[n][-LISTED:]) for n in names}
         audits = [audit.as_json() for audit in self.audits]
         audit = result if isinstance(result := self.result.value.get("audit"), dict) else {}
@@ -210,7 +210,7 @@ class WatchedRun:
             "replay": self.replay(),
         }
 
-    def _firsts(self) -> list[int]:
+    def firsts(self) -> list[int]:
         """How many steps of its environment came before each episode."""
         before: dict[float, float] = {}
         firsts = []
@@ -236,9 +236,7 @@ class WatchedRun:
                     "drawn": state["hybrid"]["counts"],
                     "updates": state["updates"],
                     "files": len(files),
-                    "bytes": sum(
-                        f.stat().st_size for f in files if inside(f, self.root) and f.is_file()
-                    ),
+                    "bytes": sum(f.stat().st_size for f in files if inside(f, self.root) and f.is_file()),
                 }
             except (KeyError, TypeError, OSError):
                 continue
@@ -265,7 +263,9 @@ def held_locks() -> set[int] | None:
             fields = [line.split() for line in file]
     except OSError:
         return None
-    return {int(inode) for f in fields if "FLOCK" in f for inode in [f[-3].rpartition(":")[2]] if inode.isdigit()}
+    return {
+        int(inode) for f in fields if "FLOCK" in f for inode in [f[-3].rpartition(":")[2]] if inode.isdigit()
+    }
 
 
 def is_locked(folder: Path, held: set[int] | None) -> bool:

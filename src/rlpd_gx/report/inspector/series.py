@@ -6,7 +6,7 @@ from typing import TypeGuard
 
 from rlpd_gx.trees import Json
 
-BUCKETS = 512  # of a series; where it has more points, neighbours share one
+BUCKETS = 400  # of a series; where it has more points, neighbours share one
 
 
 def is_number(value: object) -> TypeGuard[float]:

@@ -21,7 +21,8 @@ from urllib.parse import parse_qs, urlsplit
 from rlpd_gx.errors import GxError
 from rlpd_gx.report.inspector.document import csp, document
 from rlpd_gx.report.inspector.folder import Folder
-from rlpd_gx.report.inspector.replayers import Replayers
+from rlpd_gx.report.inspector.replayers import Replayer, Replayers
+from rlpd_gx.report.inspector.run import WatchedRun
 from rlpd_gx.trees import Json
 
 PORT = 8642
@@ -41,14 +42,17 @@ class Inspector(ThreadingHTTPServer):
         self.replayers = Replayers()
         self.loopback = _is_loopback(host)
         self.token = "" if self.loopback else secrets.token_urlsafe(24)
-        self.try_token = secrets.token_urlsafe(24)  # known to pages that this process served, and to no other site
+        self.try_token = secrets.token_urlsafe(
+            24
+        )  # known to pages that this process served, and to no other site
         self.listeners = threading.Semaphore(MOST_LISTENERS)
         self.closing = threading.Event()
         try:
             super().__init__((host, port), Handler)
         except OSError as error:
-            raise GxError(f"port {port} on {host} cannot be used: {error.strerror}; choose another --port") from None
-        self.folder.refresh()
+            raise GxError(
+                f"port {port} on {host} cannot be used: {error.strerror}; choose another --port"
+            ) from None
         threading.Thread(target=self._poll, daemon=True).start()
 
     @property
@@ -65,6 +69,7 @@ class Inspector(ThreadingHTTPServer):
         super().server_close()
 
     def _poll(self) -> None:
+        self.folder.refresh()
         while not self.closing.wait(POLL_SECONDS):
             self.folder.refresh()
 
@@ -92,7 +97,7 @@ class Handler(BaseHTTPRequestHandler):
             "/api/overlay": lambda: folder.overlay(query["of"]),
             "/api/run": lambda: folder.detail(query["name"]),
             "/api/episode": lambda: self._episode(query),
-            "/api/polygon": lambda: self._replayer(query).polygon(_key(query), int(query["step"])),
+            "/api/polygon": lambda: self._step(query, Replayer.polygon),
         }
         if url.path == "/":
             page = document({"live": True, "try": self.server.try_token if self._may_try() else ""})
@@ -100,7 +105,7 @@ class Handler(BaseHTTPRequestHandler):
         elif url.path == "/api/events":
             self._events()
         elif url.path == "/api/frame":
-            self._answer(lambda: self._replayer(query).frame(_key(query), int(query["step"])), "image/png")
+            self._answer(lambda: self._step(query, Replayer.frame), "image/png")
         elif url.path in answers:
             self._answer(answers[url.path])
         else:
@@ -124,11 +129,13 @@ class Handler(BaseHTTPRequestHandler):
 
     # --- answers -----------------------------------------------------------------------------------------
 
-    def _run(self, query: Json) -> Any:
+    def _run(self, query: Json) -> WatchedRun:
         return self.server.folder.runs[query["name"]]
 
-    def _replayer(self, query: Json) -> Any:
-        return self.server.replayers.of(self._run(query).folder)
+    def _step(self, query: Json, ask: Callable[..., Any], *more: Any) -> Any:
+        """What the replayer of a run answers about one step of an episode."""
+        key, step = _key(query), int(query["step"])
+        return ask(self.server.replayers.of(self._run(query).folder), key, step, *more)
 
     def _episode(self, query: Json) -> Json:
         """An episode step by step; where it cannot be replayed, the corrections that the audit has recorded."""
@@ -144,7 +151,7 @@ class Handler(BaseHTTPRequestHandler):
             return {"recorded": recorded, "length": key["length"], "why": str(error)}
 
     def _try(self, body: Json) -> Json:
-        return self._replayer(body).attempt(_key(body), int(body["step"]), body["action"])
+        return self._step(body, Replayer.attempt, body["action"])
 
     def _events(self) -> None:
         """Server-sent events: the version of the folder whenever it changes."""

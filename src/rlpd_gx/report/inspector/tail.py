@@ -106,7 +106,9 @@ class JsonFile:
         if seen[0] < 0:
             return True
         if seen[0] > self.MOST or not inside(self.path, self.root):
-            self.problem = f"{self.path.name} is not read: it is too large, or a link that leads out of the folder."
+            self.problem = (
+                f"{self.path.name} is not read: it is too large, or a link that leads out of the folder."
+            )
             return True
         try:
             value = json.loads(self.path.read_bytes())

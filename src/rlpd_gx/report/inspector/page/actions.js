@@ -69,7 +69,7 @@ function actionBars(what) {
       el("i", { class: "dot executed", "left%": at(executed[i]) }));
     const slider = what.pick ? el("input", {
       type: "range", min: low, max: high, step: (high - low) / 400, value: proposed[i], id: `try ${i}`, "aria-label": `try ${name}`,
-      oninput: (e) => { const next = [...proposed]; next[i] = Number(e.target.value); what.pick(next); },
+      oninput: (e) => { const next = [...[what.current()].flat(9)]; next[i] = Number(e.target.value); what.pick(next); },
     }) : null;
     return el("div", { class: "barrow" }, el("span", { class: "barname", title: name }, name), el("div", {}, track, slider),
       el("span", { class: "barvalue" }, moved ? [el("s", {}, proposed[i].toFixed(2)), " "] : null, isNumber(executed[i]) ? executed[i].toFixed(2) : "–"));

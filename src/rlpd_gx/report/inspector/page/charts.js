@@ -1,6 +1,6 @@
 // Charts as SVG, redrawn at the width they have; hovering shows the values, a click picks a step.
 
-const PAD = { left: 52, right: 14, top: 10, bottom: 30 };
+const PAD = { left: 52, right: 22, top: 10, bottom: 30 };
 
 function ticks(low, high, count) {
   const largest = Math.max(Math.abs(low), Math.abs(high));

@@ -15,16 +15,12 @@ function nearMiss(e, t) {
 }
 
 const EpisodeView = {
-  name: "", key: null, step: 0, data: null, kind: "correction", rule: "", playing: 0, speed: 12, trying: null, polygons: {}, parts: {}, image: null, loaded: "",
+  name: "", key: null, step: 0, data: null, kind: "correction", rule: "", playing: 0, speed: 12, trying: null, polygons: {}, parts: {}, images: new Map(), loaded: "",
 
-  async load(name, key, step) {
-    const id = JSON.stringify([name, key]);
-    if (id !== this.loaded) {
-      this.stop();
-      const data = await ask("episode", { name, ...key });
-      Object.assign(this, { name, key, data, rule: "", trying: null, polygons: {}, images: new Map(), loaded: id, about: null });
-    }
-    this.step = Math.max(0, Math.min(step, this.data.length - 1));
+  async load({ name, key, step }) {
+    const loaded = JSON.stringify([name, key]);
+    const found = loaded === this.loaded ? {} : { name, key, loaded, data: await ask("episode", { name, ...key }), rule: "", trying: null, polygons: {}, images: new Map() };
+    return { ...found, step: Math.max(0, Math.min(step, (found.data || this.data).length - 1)) };
   },
 
   draw(root) {
@@ -56,8 +52,8 @@ const EpisodeView = {
       el("div", { class: "episode" },
         el("div", { class: "screen" }, p.picture,
           el("div", { class: "transport" },
-            el("button", { onclick: () => this.jump(-1), "aria-label": "previous moment", title: "p" }, "⏮"), el("button", { onclick: () => this.go(this.step - 1), "aria-label": "one step back", title: "←" }, "◀"),
-            p.play, el("button", { onclick: () => this.go(this.step + 1), "aria-label": "one step on", title: "→" }, "▶|"), el("button", { onclick: () => this.jump(1), "aria-label": "next moment", title: "n" }, "⏭"),
+            el("button", { onclick: () => this.jump(-1), "aria-label": "previous moment", title: "p" }, "«"), el("button", { onclick: () => this.go(this.step - 1), "aria-label": "one step back", title: "←" }, "‹"),
+            p.play, el("button", { onclick: () => this.go(this.step + 1), "aria-label": "one step on", title: "→" }, "›"), el("button", { onclick: () => this.jump(1), "aria-label": "next moment", title: "n" }, "»"),
             el("select", { "aria-label": "steps a second", onchange: (event) => { this.speed = Number(event.target.value); } }, [4, 12, 30, 60].map((v) => el("option", { value: v, selected: v === this.speed }, `${v}/s`))), p.counter),
           p.strip, p.range,
           el("div", { class: "jumps", role: "group", "aria-label": "jump to" }, jumps)),
@@ -158,7 +154,7 @@ const EpisodeView = {
   drawActions() {
     const e = this.data, t = this.step, s = e.steps;
     const what = { space: e.space, proposed: s.proposed[t], executed: s.executed[t], mask: e.masks && e.masks[t], intervals: e.intervals && e.intervals[t], polygon: this.polygons[t] };
-    const legendRow = el("p", { class: "legend" }, el("span", {}, el("i", { class: "key ring proposed" }), "proposed"), el("span", {}, el("i", { class: "key disc executed" }), "executed"), el("span", {}, el("i", { class: "key safe" }), "allowed"));
+    const legendRow = el("p", { class: "legend" }, el("span", {}, el("i", { class: "key ring proposed" }), "proposed"), el("span", {}, el("i", { class: "key disc executed" }), "executed"), el("span", {}, el("i", { class: "key safe" }), e.space.kind === "box" && e.space.names.length > 1 ? "allowed, the other components being as executed" : "allowed"));
     const moved = s.status[t] > 0 && e.space.kind === "discrete" ? el("p", { class: "moved" }, el("s", {}, actionName(e.space, s.proposed[t])), " → ", el("b", {}, actionName(e.space, s.executed[t]))) : e.space.kind === "discrete" ? el("p", { class: "moved" }, el("b", {}, actionName(e.space, s.executed[t]))) : null;
     replace(this.parts.actions, moved, actionPicture(what), legendRow);
     if (e.space.kind === "box" && e.space.names.length === 2 && !(t in this.polygons) && e.intervals) {
@@ -225,7 +221,7 @@ const EpisodeView = {
 
   start() {
     const token = (this.playing = Date.now() + Math.random());
-    this.parts.play.textContent = "❚❚";
+    this.parts.play.textContent = "❙❙";
     if (this.step >= this.data.length - 1) this.go(0);
     const tick = async () => {
       if (this.playing !== token) return;
@@ -279,7 +275,7 @@ const EpisodeView = {
     if (!f) { replace(box, el("p", { class: "soft" }, "Asking the rules ...")); return; }
     const what = {
       space: e.space, proposed: t.action, executed: f.executed ?? t.action, mask: f.masks && f.masks[0], intervals: f.intervals && f.intervals[0], polygon: f.polygon,
-      pick: (action) => this.attempt(action),
+      pick: (action) => this.attempt(action), current: () => this.trying.action,
     };
     replace(box, el("h3", {}, "Try it: what would the rules say here?"), el("p", { class: "verdictline" }, chip(f.status), " ", sentence(f, e.enforced)), actionPicture(what),
       Object.entries(f.margins).map(([r, m]) => el("div", { class: `rulerow ${isNumber(m) && m < 0 ? "broken" : ""}` }, el("i", { class: "key", colour: colour(e.rules.indexOf(r) + 3) }), el("span", {}, r), el("b", {}, isNumber(m) ? number(m) : "not asked"))),
@@ -343,7 +339,7 @@ const EpisodeView = {
   drawRecorded(root) {
     const found = this.data.recorded;
     replace(root,
-      el("div", { class: "head" }, el("h1", {}, this.title()), el("p", { class: "about" }, `${plural(this.data.length, "step")}, ${plural(found.length, "recorded correction")}`), el("p", { class: "note" }, `No replay: ${this.data.why} What follows is the audit's record of each correction.`)),
+      el("div", { class: "head" }, el("h1", {}, this.title()), el("p", { class: "about" }, `${plural(this.data.length, "step")}, ${plural(found.length, "recorded correction")}`), el("p", { class: "note" }, `No replay: ${this.data.why.replace(/[.]$/, "")}. What follows is the audit's record of each correction.`)),
       el("div", { class: "scroll" }, el("table", {}, el("thead", {}, el("tr", {}, ["step", "status", "proposed", "executed", "distance", "margins"].map((t) => el("th", { scope: "col" }, t)))),
         el("tbody", {}, found.slice(0, 1000).map((c) => el("tr", {}, el("td", {}, number(c.t)), el("td", {}, chip(STATUS.includes(c.status) ? c.status : "stopped")), el("td", {}, shownAction(c.proposed)), el("td", {}, shownAction(c.executed)), el("td", {}, number(c.distance)),
           el("td", {}, c.reason || Object.entries(c.margins || {}).map(([r, m]) => `${r} ${number(m)}`).join(", "))))))));

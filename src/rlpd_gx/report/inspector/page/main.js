@@ -1,7 +1,7 @@
 // Which view is shown, and when it is shown again.
 
 const App = {
-  root: document.getElementById("app"), main: null, bar: null, shown: "", busy: false, again: false, version: null,
+  root: document.getElementById("app"), main: null, bar: null, shown: null, turn: 0, busy: false, again: false, version: null,
 
   begin() {
     this.bar = el("nav", { "aria-label": "where you are" });
@@ -14,23 +14,27 @@ const App = {
     this.load();
   },
 
-  // Fetch what the address asks for, then show it.
+  // Fetch what the address asks for, then show it; who navigates on does not wait for it.
   async load({ quiet = false } = {}) {
-    if (this.busy) { this.again = true; return; }
+    if (quiet && this.busy) { this.again = true; return; }
+    const turn = ++this.turn, at = route(), moved = this.shown !== location.hash;
+    const view = { overview: Overview, run: RunView, episode: EpisodeView }[at.view];
     this.busy = true;
-    const at = route();
-    if (!quiet && this.shown !== location.hash) {
+    if (!quiet && moved) {
       EpisodeView.stop();
-      if (at.view === "episode" && EpisodeView.loaded !== JSON.stringify([at.name, at.key])) replace(this.main, el("p", { class: "waiting" }, "Replaying the episode ... the first one of a run takes a while: its policy, rules and environment are loaded in a process of their own."));
+      this.trail(at);
+      if (view === EpisodeView && EpisodeView.loaded !== JSON.stringify([at.name, at.key])) {
+        replace(this.main, el("p", { class: "waiting" }, "Replaying the episode. The first one of a run takes a while: policy, rules and environment are loaded in a process of their own."));
+      }
     }
     try {
-      if (at.view === "overview") await Overview.load(at.query);
-      else if (at.view === "run") await RunView.load(at.name);
-      else await EpisodeView.load(at.name, at.key, at.step);
-      if (JSON.stringify(at.key) === JSON.stringify(route().key) && at.view === route().view) this.show({ top: !quiet && this.shown !== location.hash, keep: document.activeElement && document.activeElement.id });
+      const loaded = await view.load(at);
+      if (turn !== this.turn) return;
+      Object.assign(view, loaded);
+      this.show({ top: !quiet && moved, keep: document.activeElement && document.activeElement.id });
     } catch (error) {
-      this.trail(at);
-      replace(this.main, el("p", { class: "note" }, error.message), el("p", {}, el("a", { href: at.name ? runPath(at.name) : "#/" }, at.view === "episode" ? "back to the run" : "back to all runs")));
+      if (turn !== this.turn) return;
+      replace(this.main, el("p", { class: "note" }, error.message), el("p", {}, el("a", { href: view === EpisodeView ? runPath(at.name) : "#/" }, view === EpisodeView ? "back to the run" : "back to all runs")));
     }
     this.shown = location.hash;
     this.busy = false;

@@ -1,13 +1,13 @@
 // All runs of the folder: a table, and curves of those that are chosen, alone or as groups of seeds.
 
 const Overview = {
-  data: null, curves: null, of: null, title: () => "",
+  data: null, curves: null, of: null,
 
-  async load(query) {
-    this.data = await ask("runs");
-    const of = query.get("of");
-    this.of = this.data.overlays.includes(of) ? of : this.data.overlays[0];
-    this.curves = await ask("overlay", { of: this.of });
+  async load({ query }) {
+    const data = await ask("runs"), wanted = query.get("of");
+    if (!location.hash && data.runs.length === 1) location.replace(runPath(data.runs[0].name));
+    const of = data.overlays.includes(wanted) ? wanted : data.overlays[0];
+    return { data, of, curves: await ask("overlay", { of }) };
   },
 
   draw(root, query) {
@@ -29,14 +29,14 @@ const Overview = {
     replace(root,
       el("div", { class: "head" },
         el("h1", {}, this.data.folder),
-        el("p", { class: "about" }, plural(runs.length, "run"), ...Object.entries(counts).map(([s, n]) => [" ", el("span", { class: `chip ${s}` }, `${n} ${s}`)]))),
+        el("p", { class: "about" }, plural(runs.length, "run"), this.data.unread ? `, ${number(this.data.unread)} more to read` : "", ...Object.entries(counts).map(([s, n]) => [" ", el("span", { class: `chip ${s}` }, `${n} ${s}`)]))),
       runs.length ? null : el("p", { class: "empty" }, "There is no run in this folder yet. This page shows one as soon as it begins."),
       el("div", { class: "controls" }, field,
         el("label", {}, "Curve ", el("select", { id: "of", onchange: (e) => go({ of: e.target.value }) },
           this.data.overlays.map((name) => el("option", { value: name, selected: name === this.of }, name)))),
         el("label", {}, el("input", { type: "checkbox", id: "group", checked: grouped, onchange: (e) => go({ group: e.target.checked ? "1" : "" }) }), " group by seed"),
-        chosen.size ? el("button", { onclick: () => go({ select: "" }) }, `clear selection (${chosen.size})`) : null),
-      runs.length ? this.figure(drawn, grouped, chosen.size) : null,
+        chosen.size ? el("button", { onclick: () => go({ select: "" }) }, `clear selection (${chosen.size})`) : runs.length > 1 ? el("span", { class: "soft" }, "select runs in the table to compare them") : null),
+      runs.length ? this.figures(drawn, grouped, chosen.size) : null,
       runs.length ? this.table(shown, chosen, sort, go) : null,
       chosen.size > 1 ? this.comparison(drawn) : null,
     );
@@ -52,12 +52,21 @@ const Overview = {
     App.show({ keep: focus });
   },
 
-  figure(runs, grouped, chosen) {
+  // One chart for each environment: returns of different tasks share no scale.
+  figures(runs, grouped, chosen) {
+    let groups = [...groupBy(runs, (r) => r.env).entries()];
+    const some = groups.filter(([, members]) => members.some((r) => this.curves[r.name] && this.curves[r.name].x.length));
+    groups = some.length ? some : groups.slice(0, 1);
+    if (groups.length === 1) return this.figure(groups[0][1], grouped, chosen, this.of);
+    return el("div", { class: "pair" }, groups.slice(0, 8).map(([env, members]) => this.figure(members, grouped, chosen, `${this.of}, ${env}`)));
+  },
+
+  figure(runs, grouped, chosen, title) {
     const asPercent = this.of !== "Evaluation return" && this.of !== "Training return" && !this.of.startsWith("Unsafe");
     let series, caption;
     if (grouped) {
-      const groups = Map.groupBy ? Map.groupBy(runs, (r) => r.group) : groupBy(runs, (r) => r.group);
-      series = [...groups.values()].map((members, i) => ({ ...band(members.map((r) => this.curves[r.name]).filter((c) => c && c.x.length)), name: `${members[0].env}, ${members[0].guard}: ${plural(members.length, "seed")}`, colour: colour(i) }));
+      const groups = groupBy(runs, (r) => r.group);
+      series = [...groups.values()].map((members, i) => ({ ...band(members.map((r) => this.curves[r.name]).filter((c) => c && c.x.length)), name: `${members[0].preset} ${members[0].guard}: ${plural(members.length, "seed")}`, colour: colour(i) }));
       caption = "Mean over seeds; the band is the range from the lowest to the highest seed, not a confidence interval. Fewer than five seeds support no claim.";
     } else {
       const limit = 12;
@@ -66,10 +75,10 @@ const Overview = {
         const line = this.of === "Training return" ? smoothed(curve) : { x: curve.x, y: curve.y };
         return { ...line, name: r.name, colour: colour(i), kind: i >= COLOURS ? "dashed" : "" };
       });
-      caption = runs.length > limit ? `The first ${limit} of ${runs.length} runs; select runs in the table, or group them.` : chosen ? null : "Select runs in the table to compare them.";
+      caption = runs.length > limit ? `The first ${limit} of ${runs.length} runs; select runs in the table, or group them.` : null;
       if (this.of === "Training return") caption = `Mean of the last 12 points. ${caption || ""}`;
     }
-    return figure(this.of, caption, { series, percent: asPercent, height: 250, empty: `No run has a point of "${this.of}" yet.` });
+    return figure(title, caption, { series, percent: asPercent, height: 250, empty: `No run has a point of "${this.of}" yet.` });
   },
 
   table(runs, chosen, sort, go) {

@@ -9,8 +9,8 @@ const RATES = [["near_misses_rate", "near misses", 2, ""], ["forbidden_proposals
 const RunView = {
   run: null, episodeFilter: "all", page: 0,
 
-  async load(name) {
-    this.run = await ask("run", { name });
+  async load({ name }) {
+    return { run: await ask("run", { name }) };
   },
 
   draw(root) {
@@ -64,9 +64,11 @@ const RunView = {
   guard(r) {
     if (r.guard === "no rules") return el("p", { class: "empty" }, "This run has no rules.");
     const many = r.audits.length > 1;
-    const rates = RATES.filter(([name]) => !(unguarded(r) && name === "corrections_rate")).map(([name, text, c, kind]) => {
-      const s = r.series[`train/${name}`] || { x: [], y: [] };
-      return { x: s.x, y: s.y, name: text, colour: colour(c), kind };
+    const rate = (name) => r.series[`train/${name}`] || { x: [], y: [] };
+    const same = JSON.stringify(rate("corrections_rate").y) === JSON.stringify(rate("forbidden_proposals_rate").y);
+    const rates = RATES.filter(([name]) => !((same || unguarded(r)) && name === "corrections_rate")).map(([name, text, c, kind]) => {
+      const all = same && !unguarded(r) && name === "forbidden_proposals_rate";
+      return { x: rate(name).x, y: rate(name).y, name: all ? `${text}, all corrected` : text, colour: colour(c), kind };
     });
     const unsafeAt = r.episode_list.step.filter((_, i) => r.episode_list.unsafe[i]);
     const names = [...new Set(r.audits.flatMap((a) => Object.keys(a.timeline.counts)))];
@@ -141,9 +143,10 @@ const RunView = {
       el("div", { class: "controls" }, filters.map(([key, text]) => el("button", { class: this.episodeFilter === key ? "on" : "", "aria-pressed": String(this.episodeFilter === key), onclick: () => again({ episodeFilter: key, page: 0 }) }, text)),
         el("span", { class: "soft" }, `${number(found.length)} of the last ${number(list.step.length)}`)),
       rows.length ? el("div", { class: "scroll" }, el("table", { class: "episodes" },
-        el("thead", {}, el("tr", {}, ["ended at step", "return", "length", "corrections", "unsafe events", ""].map((t) => el("th", { scope: "col", class: "num" }, t)))),
-        el("tbody", {}, rows.map((i) => el("tr", {}, [list.step[i], list.return[i], list.length[i], list.corrections[i], r.watched === false ? "not watched" : list.unsafe[i]].map((v) => el("td", { class: "num" }, isNumber(v) ? number(v) : v)),
-          el("td", { class: "num" }, list.length[i] > 0 && this.viewable(r, i) ? el("a", { href: episodePath(r.name, this.key(i)) }, "look") : "")))))) : el("p", { class: "empty" }, "There is none."),
+        el("thead", {}, el("tr", {}, ["ended at step", "return", "length", "corrections", "unsafe events"].map((t) => el("th", { scope: "col", class: "num" }, t)))),
+        el("tbody", {}, rows.map((i) => el("tr", {},
+          el("td", { class: "num" }, list.length[i] > 0 && this.viewable(r, i) ? el("a", { href: episodePath(r.name, this.key(i)) }, number(list.step[i])) : number(list.step[i])),
+          [list.return[i], list.length[i], list.corrections[i], r.watched === false ? "not watched" : list.unsafe[i]].map((v) => el("td", { class: "num" }, isNumber(v) ? number(v) : v))))))) : el("p", { class: "empty" }, "There is none."),
       found.length > size ? el("div", { class: "controls" },
         el("button", { disabled: this.page === 0, onclick: () => again({ page: this.page - 1 }) }, "newer"),
         el("button", { disabled: (this.page + 1) * size >= found.length, onclick: () => again({ page: this.page + 1 }) }, "older")) : null,

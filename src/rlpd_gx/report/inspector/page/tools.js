@@ -122,6 +122,7 @@ function episodePath(name, key, step = 0) {
 }
 
 function route() {
+  if (!location.hash && DATA.start) history.replaceState(null, "", DATA.start);
   const [path, search] = location.hash.slice(1).split("?");
   const parts = path.split("/").filter(Boolean).map((part) => {
     try { return decodeURIComponent(part); } catch { return part; }
