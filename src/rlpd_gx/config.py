@@ -121,8 +121,10 @@ class LearnerConfig:
     """Target-network update rate."""
     backup: Literal["renormalise", "project", "none"] = "project"
     """Next actions in the target: policy renormalised over the safe set, projected onto it, or unguarded."""
-    actor: Literal["raw", "masked", "projected", "clone"] = "projected"
-    """Actions in the actor's loss: all, allowed, as executed after projection; or behaviour cloning without critics."""
+    actor: Literal["auto", "raw", "masked", "projected", "clone"] = "auto"
+    """auto: no actor network for discrete actions (the policy is the softmax of the critics), projected or, without a
+    guarded backup, raw for continuous ones. Else which actions the actor's loss counts: all, allowed, as executed after
+    projection; or behaviour cloning without critics."""
     execution: Literal["project", "resample"] = "project"
     """Propose from the raw policy and let the Guardian project, or sample from the renormalised policy."""
     actor_value: Literal["mean", "min"] = "mean"

@@ -77,7 +77,7 @@ def test_flags_and_file_are_in_force_too(command, tmp_path):
         "--ensemble-size": "3",
     }
     found = entries(command("train", "--rules=a:b", "--guard=shield", "--help-all")[1])
-    assert in_brackets(found["--backup"]) == guards.find("shield").learner["backup"]
+    assert in_brackets(found["--backup"]) == guards.find("shield").settings["backup"]
 
 
 def test_the_presets_differ_in_what_is_shown(command):

@@ -9,6 +9,7 @@ COMMANDS = {  # words -> (module:function, one line)
     "train": ("train:train", "Train a policy under a guard."),
     "evaluate": ("train:evaluate", "Play the policy of a run under its guard."),
     "watch": ("watch:watch", "Watch runs live in the browser."),
+    "measure": ("measure:measure", "Measure the policy of a run."),
     "guard": ("guard:guard", "Try rules on an environment."),
     "collect": ("collect:collect", "Record a dataset."),
     "data convert": ("data:convert", "Convert a dataset of any format."),

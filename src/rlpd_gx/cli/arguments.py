@@ -117,11 +117,19 @@ EnvKwargs = Annotated[
 ]
 
 
-def read_env_kwargs(text: str) -> dict[str, Any]:
-    """The value of --env-kwargs."""
+EnvWrappers = Annotated[
+    list[str] | None,
+    Option(
+        "module:name of a wrapper of the environment; given several times, the first one is the innermost."
+    ),
+]
+
+
+def read_env_kwargs(text: str, wrappers: list[str] | None = None) -> dict[str, Any]:
+    """The values of --env-kwargs and --env-wrappers, as arguments of `make`."""
     from rlpd_gx.settings import COMMAND_LINE, SETTINGS
 
-    return SETTINGS["env_kwargs"].read(text, COMMAND_LINE)
+    return SETTINGS["env_kwargs"].read(text, COMMAND_LINE) | ({"wrappers": wrappers} if wrappers else {})
 
 
 def invocation(action: argparse.Action) -> str:

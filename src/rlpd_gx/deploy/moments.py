@@ -9,8 +9,7 @@ import os
 import sys
 import warnings
 from collections import OrderedDict
-from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,191 +18,21 @@ import numpy as np
 import torch
 
 from rlpd_gx import trees
-from rlpd_gx.deploy.pictures import png
-from rlpd_gx.deploy.safe_set_shapes import Shapes, plain
-from rlpd_gx.envs import snapshots
+from rlpd_gx.deploy.replaying import Replay, guarded_layer
+from rlpd_gx.deploy.safe_set_shapes import Shapes
 from rlpd_gx.envs.description import describe, learner_view
-from rlpd_gx.errors import GxError, StopEpisode
-from rlpd_gx.guardian import GuardedEnv
+from rlpd_gx.errors import GxError
 from rlpd_gx.loading import raised
 from rlpd_gx.loop.resume import last_saved
 from rlpd_gx.loop.task import Task
 from rlpd_gx.loop.train import EVALUATION_SEED
 from rlpd_gx.replay.stored_steps import stored_steps
 from rlpd_gx.trees import Json, Tree
-from rlpd_gx.types import Array, Status, Verdict
+from rlpd_gx.types import Action, Array
 
-STATUSES = (*Status, "stopped")
 KEPT = 3  # episodes
-ANCHOR_EVERY, ANCHOR_BYTES = 8, 1 << 26  # saved states of an episode, and what they may take together
 MOST_STEPS = 60_000  # of one episode
 MOST_STEPS_BEFORE = 400_000  # that are taken again to reach an episode whose start depends on those before
-
-
-@dataclass
-class Replay:
-    """One episode that was played again: what happened in each step, and states to return to."""
-
-    env: gym.Env
-    proposed: list[Array] = field(default_factory=list)
-    verdicts: list[Verdict] = field(default_factory=list)
-    rewards: list[float] = field(default_factory=list)
-    unsafe: list[int] = field(default_factory=list)
-    resets: set[int] = field(default_factory=set)
-    """Steps before which a lost life ended an episode of the Learner, and the game went on."""
-    first_frame: bytes | GxError | None = None
-    anchors: dict[int, Json] = field(default_factory=dict)
-    every: int = ANCHOR_EVERY
-    ending: str = ""
-    at: int = -1
-    """The step at which `env` is now; -1 where that is not known."""
-    note: str = ""
-
-    def __len__(self) -> int:
-        return len(self.verdicts)
-
-    @property
-    def guarded(self) -> GuardedEnv | None:
-        """The layer that asks the rules."""
-        return _guarded(self.env)
-
-    def step(self, proposed: Array) -> tuple[Tree, bool]:
-        """Take a step and record it; returns the observation and whether the episode is over."""
-        if len(self) % self.every == 0:
-            self._anchor()
-        if len(self) == 0:
-            self.first_frame = _picture(self.env)
-        observation, reward, terminated, truncated, info = self.env.step(proposed)
-        if "guardian_stop" in info:
-            self.ending = f"stopped: {info['guardian_stop']}"
-            return observation, True
-        self.proposed.append(np.asarray(proposed))
-        verdict = info.get("guardian") or Verdict(proposed, proposed, Status.ALLOWED, suggestion=proposed)
-        self.verdicts.append(verdict)
-        self.rewards.append(float(info.get("raw_reward", reward)))
-        self.unsafe.append(int(bool(info.get("unsafe_event", False))))
-        over = bool(terminated or truncated)
-        self.ending = "terminated" if terminated else "truncated" if truncated else ""
-        return observation, over
-
-    def _anchor(self) -> None:
-        saved = snapshots.snapshot(self.env)
-        if saved is None:
-            return
-        self.anchors[len(self)] = saved
-        if len(self.anchors) * _nbytes(saved) > ANCHOR_BYTES:
-            self.every *= 2
-            self.anchors = {t: a for t, a in self.anchors.items() if t % self.every == 0}
-
-    def go_to(self, step: int, *, drawn: bool) -> tuple[Tree, Json] | None:
-        """Bring `env` to the state before a step; what the last step on the way returned, if there was one.
-
-        `drawn`: a step must lead there, since some emulators draw only then.
-        """
-        latest = step - 1 if drawn and step else step
-        start = max((t for t in self.anchors if t <= latest), default=None)
-        last = None
-        if not 0 <= self.at <= latest or (start is not None and start > self.at):
-            if start is None:
-                raise GxError("the states of this environment cannot be saved, so there is no picture of it")
-            snapshots.restore(self.env, self.anchors[start])
-            self.at = start
-        guarded = self.guarded
-        inner = self.env if guarded is None else guarded.env
-        while self.at < step:
-            if self.at in self.resets:
-                self.env.reset()
-            observation, _, _, _, info = inner.step(self.verdicts[self.at].action)
-            last = (observation, info)
-            self.at += 1
-        if step in self.resets:
-            last = self.env.reset()
-            self.at = -1
-        return last
-
-    def frame(self, step: int) -> bytes:
-        """The picture of the state before a step; after the last one, of how it ended."""
-        if step == 0:
-            picture = self.first_frame
-        else:
-            self.go_to(step, drawn=True)
-            picture = _picture(self.env)
-        if isinstance(picture, bytes):
-            return picture
-        raise picture or GxError("there is no picture of an episode without a step")
-
-    def attempt(self, step: int, action: Any) -> Json:
-        """The verdict on another action in the state before a step."""
-        guarded = self.guarded
-        if guarded is None:
-            raise GxError("this run has no rules to ask")
-        last = self.go_to(step, drawn=False)
-        if last is not None:  # the environment moved below the guard: tell the guard where it is
-            observation, info = last
-            before = [t for t in self.resets if t <= step]
-            guarded.restore(
-                {
-                    "previous": np.asarray(self.verdicts[step - 1].action),
-                    "time": step - max(before, default=0),
-                    "running": True,
-                    "corrected": False,
-                    "unsafe_events": 0,
-                    "observation": observation if isinstance(observation, dict) else {"": observation},
-                    "info": info,
-                }
-            )
-        space = guarded.action_space
-        proposed = (
-            np.int64(action) if isinstance(space, gym.spaces.Discrete) else np.array(action, space.dtype)
-        )
-        if not space.contains(proposed):
-            raise GxError(f"{action!r} is no action of {space}")
-        try:
-            verdict = guarded.certify(proposed)
-        except StopEpisode as stop:
-            return {"status": "stopped", "reason": str(stop), "margins": {}, "binding": []}
-        shapes = Shapes(space, [verdict])
-        return _words(verdict) | shapes.as_json() | shapes.polygon(0)
-
-    def as_json(self) -> Json:
-        """All steps as columns."""
-        guarded, verdicts = self.guarded, self.verdicts
-        rules = [] if guarded is None else list(guarded.guardian.names)
-        names = [*rules, *sorted({n for v in verdicts for n in v.binding if n not in rules})]
-        columns: Json = {
-            "proposed": plain(np.stack(self.proposed)),
-            "executed": plain(np.stack([np.asarray(v.action) for v in verdicts])),
-            "status": [STATUSES.index("stopped" if v.stopped else v.status) for v in verdicts],
-            "distance": plain(np.array([v.distance for v in verdicts], float)),
-            "executed_margin": plain(np.array([v.executed_margin for v in verdicts], float)),
-            "margins": {n: plain(np.array([v.margins.get(n, np.nan) for v in verdicts])) for n in rules},
-            "binding": [[names.index(n) for n in v.binding] for v in verdicts],
-            "reward": plain(np.array(self.rewards)),
-            "unsafe": self.unsafe,
-            "not_exact": [t for t, v in enumerate(verdicts) if v.corrected and not v.exact],
-            "reasons": {str(t): v.reason for t, v in enumerate(verdicts) if v.reason},
-        }
-        monitor = any(not v.enforced for v in verdicts)
-        if monitor:
-            columns["suggestion"] = [
-                None if v.suggestion is None else plain(np.asarray(v.suggestion)) for v in verdicts
-            ]
-        return {
-            "length": len(self),
-            "space": _space(self.env),
-            "rules": names,
-            "ungraded": sorted(set().union(*(v.ungraded for v in verdicts))),
-            "near_miss": 0.0 if guarded is None else guarded.audit.near_miss,
-            "enforced": not monitor,
-            "watched": (guarded is not None and guarded.unsafe_event is not None) or any(self.unsafe),
-            "resets": sorted(self.resets),
-            "ending": self.ending,
-            "note": self.note,
-            "drawn": isinstance(self.first_frame, bytes),
-            "undrawn": "" if isinstance(self.first_frame, bytes) else str(self.first_frame),
-            "steps": columns,
-            **Shapes(self.env.action_space, verdicts).as_json(),
-        }
 
 
 class Moments:
@@ -251,7 +80,7 @@ class Moments:
                     sets = self.task.encode(played.guarded.safe_set())[None]
                 batch = trees.stack([learner_view(observation)])
                 proposed = learner.act(batch, sets, explore=sample, generator=generator)[0]
-                observation, over = played.step(proposed)
+                observation, over = played.step(played.actions.executed(proposed))
         played.at = len(played)
         score = sum(played.rewards)
         then = last["episodes"][index]["score"] if last and index < len(last["episodes"]) else None
@@ -289,10 +118,9 @@ class Moments:
                 observation, _ = world.reset()
             if not self._matches(observation, rows, place):
                 raise self._differs(len(played))
-            observation, _ = played.step(_action(rows["proposed_action"][place], world.action_space))
-            if not len(played) or not np.array_equal(
-                played.verdicts[-1].action, rows["executed_action"][place]
-            ):
+            observation, _ = played.step(self._action(rows["proposed_action"][place]))
+            done = played.actions.chosen(played.verdicts[-1].action) if len(played) else None
+            if done is None or not np.array_equal(done, rows["executed_action"][place]):
                 raise self._differs(len(played))
         played.at = len(played)
         played.note = (
@@ -310,7 +138,7 @@ class Moments:
             observation, _ = world.reset()
         if "observation" in (rows.dtype.names or ()) and self._matches(observation, rows, target):
             return observation
-        guarded = _guarded(world)
+        guarded = guarded_layer(world)
         inner = world if guarded is None else guarded.env
         if target > MOST_STEPS_BEFORE:
             raise GxError(
@@ -319,10 +147,16 @@ class Moments:
         observation, _ = world.reset(seed=seed)
         for place in range(target):
             if rows["is_step"][place]:
-                inner.step(_action(rows["executed_action"][place], world.action_space))
+                inner.step(self._action(rows["executed_action"][place]))
             if rows["episode_step"][place + 1] == 0:
                 observation, _ = world.reset()
         return observation
+
+    def _action(self, stored: Array) -> Action:
+        """A stored action as the environment takes it."""
+        view = self.task.example.actions
+        choice: Any = np.int64(stored) if view.discrete else stored.astype(view.space.dtype)
+        return view.executed(choice)
 
     def _matches(self, observation: Tree, rows: Array, place: int) -> bool:
         """Whether an observation is the stored one, as far as it is stored with the record."""
@@ -353,7 +187,7 @@ class Moments:
         if do == "frame":
             return {}, replay.frame(step)
         if do == "polygon":
-            return Shapes(replay.env.action_space, replay.verdicts[step : step + 1]).polygon(0), b""
+            return Shapes(replay.actions.learner_space, replay.verdicts[step : step + 1]).polygon(0), b""
         return replay.attempt(step, request["action"]), b""
 
 
@@ -386,89 +220,6 @@ def serve(folder: Path) -> None:
             answer = {"error": f"replaying this episode {raised(error)}"}
         private.write(json.dumps(answer | {"bytes": len(content)}).encode() + b"\n" + content)
         private.flush()
-
-
-def _guarded(env: gym.Env) -> GuardedEnv | None:
-    while isinstance(env, gym.Wrapper):
-        if isinstance(env, GuardedEnv):
-            return env
-        env = env.env
-    return None
-
-
-def _action(stored: Array, space: gym.Space) -> Any:
-    return np.int64(stored) if isinstance(space, gym.spaces.Discrete) else stored.astype(space.dtype)
-
-
-def _picture(env: gym.Env) -> bytes | GxError:
-    try:
-        frame: Any = env.render()
-    except Exception as error:  # each rendering package raises its own errors
-        first_line = (str(error).splitlines() or [type(error).__name__])[0]
-        return GxError(
-            f"it cannot be drawn here: {first_line} (for MuJoCo, MUJOCO_GL=egl or osmesa chooses how)"
-        )
-    if not isinstance(frame, np.ndarray) or frame.ndim != 3:
-        return GxError("this environment renders no pictures")
-    return png(np.asarray(frame, np.uint8))
-
-
-def _words(verdict: Verdict) -> Json:
-    """A verdict for the page."""
-    return {
-        "status": "stopped" if verdict.stopped else str(verdict.status),
-        "proposed": plain(np.asarray(verdict.proposed)),
-        "executed": plain(np.asarray(verdict.action)),
-        "suggestion": None if verdict.suggestion is None else plain(np.asarray(verdict.suggestion)),
-        "distance": plain(np.asarray(verdict.distance, float)),
-        "margins": {name: plain(np.asarray(m, float)) for name, m in verdict.margins.items()},
-        "binding": list(verdict.binding),
-        "exact": verdict.exact,
-        "reason": verdict.reason,
-    }
-
-
-def _space(env: gym.Env) -> Json:
-    """What the actions are called, and how far they reach."""
-    space, unwrapped = env.action_space, env.unwrapped
-    if isinstance(space, gym.spaces.Discrete):
-        meanings = getattr(unwrapped, "action_meanings", ())
-        names = [str(m) for m in meanings] if isinstance(meanings, tuple | list) else []
-        start = int(space.start)
-        return {
-            "kind": "discrete",
-            "start": start,
-            "names": names if len(names) == space.n else [str(start + i) for i in range(int(space.n))],
-            "joystick": len(names) == space.n and any("LEFT" in n or "UP" in n for n in names),
-        }
-    assert isinstance(space, gym.spaces.Box)
-    count = int(np.prod(space.shape))
-    return {
-        "kind": "box",
-        "low": plain(np.ravel(space.low)),
-        "high": plain(np.ravel(space.high)),
-        "names": _actuators(unwrapped, count),
-    }
-
-
-def _actuators(unwrapped: Any, count: int) -> list[str]:
-    model = getattr(unwrapped, "model", None)
-    try:
-        joints = [model.joint(int(model.actuator_trnid[i, 0])).name for i in range(count)]  # type: ignore[union-attr]
-    except Exception:  # not MuJoCo, or actuators that move no joint
-        joints = []
-    return [name.removesuffix("_joint") or f"action {i}" for i, name in enumerate(joints)] or [
-        f"action {i}" for i in range(count)
-    ]
-
-
-def _nbytes(saved: Json) -> int:
-    return sum(_sizes(saved))
-
-
-def _sizes(tree: Tree) -> Iterator[int]:
-    for leaf in trees.leaves(tree):
-        yield leaf.nbytes if isinstance(leaf, np.ndarray) else 32
 
 
 if __name__ == "__main__":

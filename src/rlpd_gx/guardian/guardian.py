@@ -331,12 +331,16 @@ def _judge_for(
         return BoxJudge(space, rules, metric)
     if metric is not None:
         raise GxError("a metric is for Box actions; for discrete ones give an embedding")
+    if isinstance(space, gym.spaces.MultiBinary):
+        space = gym.spaces.MultiDiscrete(np.full(space.shape, 2), dtype=space.dtype.type)
     if isinstance(space, gym.spaces.Discrete):
         return FiniteJudge(space, rules, embedding)
     if isinstance(space, gym.spaces.MultiDiscrete):
         joint = np.prod(space.nvec, dtype=np.float64)
         return (FiniteJudge if joint <= JOINT_LIMIT else ComponentJudge)(space, rules, embedding)
-    raise GxError(f"a Guardian guards Discrete, MultiDiscrete and Box action spaces, not {space}")
+    raise GxError(
+        f"a Guardian guards Discrete, MultiDiscrete, MultiBinary and Box action spaces, not {space}"
+    )
 
 
 def _as_context(context: ContextLike) -> Context:

@@ -1,11 +1,13 @@
 """The environments of a run, each behind its guard, stepped together."""
 
 from collections.abc import Callable, Sequence
+from typing import Protocol
 
 import gymnasium as gym
 import numpy as np
 
 from rlpd_gx import trees
+from rlpd_gx.envs.actions import ActionView
 from rlpd_gx.envs.description import learner_view
 from rlpd_gx.errors import GxError
 from rlpd_gx.guardian import GuardedEnv
@@ -81,6 +83,22 @@ class Member:
             return None
 
 
+class Example(Protocol):
+    """What the environments of a run have in common."""
+
+    @property
+    def actions(self) -> ActionView:
+        """The environment's actions, and those that the Learner chooses from."""
+
+    @property
+    def stack(self) -> int:
+        """Frames in an observation."""
+
+    @property
+    def safe_set(self) -> SafeSet | None:
+        """Some safe set; None where none can be stored."""
+
+
 class Environments:
     """N environments stepped together. Learners see [N, ...] arrays; `stack` frames make an observation."""
 
@@ -88,11 +106,11 @@ class Environments:
         self,
         envs: Sequence[gym.Env],
         encode: Callable[[SafeSet | None], Array],
-        stack: int,
-        example: SafeSet | None,
+        example: Example,
     ) -> None:
         self.members = [Member(env, i) for i, env in enumerate(envs)]
-        self.encode, self.stack, self.example = encode, stack, example
+        self.encode, self.stack, self.actions = encode, example.stack, example.actions
+        self.example = example.safe_set
         self.finished: list[Episode] = []
         """Episodes that ended in the last step."""
 
@@ -141,6 +159,7 @@ class Environments:
 
     def _step(self, member: Member, proposed: Action, known: Array | None) -> Json:
         """One environment's part of a transition."""
+        proposed = self.actions.executed(proposed)
         reward, terminated, truncated, info = member.step(proposed)
         verdict, executed = info.get("guardian"), "guardian_stop" not in info
         action = proposed if verdict is None else verdict.action
@@ -155,9 +174,10 @@ class Environments:
             self.finished.append(member.finish())
         margin = np.nan if verdict is None else verdict.executed_margin
         return {
-            "executed_action": action, "reward": np.float32(reward), "terminated": terminated, "truncated": truncated,
-            "safe_set": known, "next_safe_set": final, "margin": np.float32(margin),
-            "unsafe_event": bool(info.get("unsafe_event", False)), "executed": executed, "verdicts": verdict,
+            "executed_action": self.actions.chosen(action), "reward": np.float32(reward),
+            "terminated": terminated, "truncated": truncated, "safe_set": known, "next_safe_set": final,
+            "margin": np.float32(margin), "unsafe_event": bool(info.get("unsafe_event", False)),
+            "executed": executed, "verdicts": verdict,
         }  # fmt: skip
 
     def _or_only(self, safe_set: SafeSet | None, action: Action) -> SafeSet | None:
@@ -165,6 +185,7 @@ class Environments:
         if self.example is None:
             return None
         here = np.asarray(action)
+        here = here.ravel() if here.ndim > 1 else here  # safe sets are of flat actions
         if safe_set is None or bool(np.all(safe_set.nearest(here).empty)):
             return self.example.only(here)
         return safe_set

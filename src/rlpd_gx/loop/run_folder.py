@@ -24,6 +24,8 @@ except ImportError:  # Windows: a folder is not locked there
 
 PACKAGES = ("rlpd-gx", "torch", "numpy", "gymnasium", "mujoco", "ale-py", "gymnasium-robotics", "highway-env")
 
+ORIGIN = ("command", "forked_from")  # in config.json beside the settings
+
 
 class RunFolder:
     """A folder with config.json, versions.json, metrics.jsonl, result.json, audit files and checkpoints.
@@ -37,7 +39,7 @@ class RunFolder:
         self._lock: Lock | None = None
 
     @classmethod
-    def create(cls, path: Path, config: Config, command: str) -> "RunFolder":
+    def create(cls, path: Path, config: Config, command: str, forked_from: str = "") -> "RunFolder":
         """A new folder; one that holds a run already is refused."""
         folder = cls(path)
         try:
@@ -48,15 +50,15 @@ class RunFolder:
         if (path / "config.json").exists():
             raise GxError(f"{path}: holds a run already; go on with --resume, or choose another --out")
         folder.write("versions.json", _versions())
-        folder.write("config.json", settings.flat(config) | {"command": command})
+        origin = {"forked_from": forked_from} if forked_from else {}
+        folder.write("config.json", settings.flat(config) | {"command": command} | origin)
         return folder
 
     @classmethod
     def open(cls, path: Path) -> tuple["RunFolder", Config]:
         """A folder that holds a run, to be read, and its config."""
         folder = cls(path)
-        values = folder.asked()
-        values.pop("command", None)
+        values = {name: value for name, value in folder.asked().items() if name not in ORIGIN}
         return folder, settings.from_flat(values, str(path / "config.json"))
 
     @classmethod
@@ -73,7 +75,7 @@ class RunFolder:
         self._lock = None
 
     def asked(self) -> dict[str, Any]:
-        """What config.json says: every setting, and the command."""
+        """What config.json says: every setting, the command, and what the run was forked from."""
         return self.read("config.json")
 
     @property

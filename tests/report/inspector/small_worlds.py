@@ -65,6 +65,19 @@ class Plain(Walk):
         return None
 
 
+class Pair(Walk):
+    """The same with two choices at once: where to, and how often."""
+
+    action_meanings = ()
+
+    def __init__(self, render_mode=None):
+        super().__init__(render_mode)
+        self.action_space = gym.spaces.MultiDiscrete([3, 2])
+
+    def step(self, action):
+        return super().step(action[0] if action[1] else 0)
+
+
 class Push(gym.Env):
     """Two forces; nothing changes."""
 

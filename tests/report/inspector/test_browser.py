@@ -76,6 +76,14 @@ def harmless(browser, request):
     assert not browser.run("window.hacked")
 
 
+def choose(browser, element, value, event="input"):
+    """Give a field a value as a person would."""
+    browser.run(
+        f"(() => {{ const e = document.getElementById({json.dumps(element)}); e.value = {json.dumps(value)}; "
+        f"e.dispatchEvent(new Event({json.dumps(event)})); }})()"
+    )
+
+
 def visit(browser, server, address, until):
     browser.open("about:blank")
     browser.open(server.url + address)
@@ -101,9 +109,7 @@ def test_compare_runs_and_group_seeds(browser, home):
         browser.run(f"document.getElementById('pick {name}').click()")
     browser.wait("document.querySelector('#comparison')")
     assert browser.text("#comparison thead").split() == ["seed-0", "seed-1", "seed-2"]
-    browser.run(
-        "(() => { const s = document.getElementById('of'); s.value = 'Training return'; s.dispatchEvent(new Event('change')); })()"
-    )
+    choose(browser, "of", "Training return", "change")
     browser.wait("document.querySelector('figure h3').innerText === 'Training return'")
     assert browser.run("document.querySelectorAll('.chart .line').length") == 3
     browser.run("document.getElementById('group').click()")
@@ -116,9 +122,7 @@ def test_compare_runs_and_group_seeds(browser, home):
         address,
         "document.querySelector('.chart .band') && document.querySelector('#comparison')",
     )
-    browser.run(
-        "(() => { const f = document.getElementById('filter'); f.value = 'push'; f.dispatchEvent(new Event('input')); })()"
-    )
+    choose(browser, "filter", "push")
     browser.wait(f"{ROWS}.length === 1")
 
 
@@ -203,9 +207,7 @@ def test_a_safe_set_in_two_dimensions(browser, home):
     browser.click("#try")
     browser.wait("document.querySelector('.try .plane')")
     for place in range(2):  # both forces to the right: 1 + 1 > 0.5
-        browser.run(
-            f"(() => {{ const s = document.getElementById('try {place}'); s.value = 1; s.dispatchEvent(new Event('input')); }})()"
-        )
+        choose(browser, f"try {place}", 1)
         browser.wait(
             f"document.getElementById('try {place}').value === '1' && document.querySelector('.try .barvalue')"
         )

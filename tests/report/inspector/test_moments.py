@@ -56,6 +56,16 @@ def test_every_training_episode_is_replayed_as_it_was(walk):
     assert seen >= 4
 
 
+def test_joint_actions_are_shown_by_number(tmp_path):
+    folder = tiny_run(tmp_path / "run", env="small_worlds:Pair", steps=60, guard="none")
+    moments = Moments(folder)
+    for key, row in training_episodes(folder):
+        found = moments.answer({"do": "episode", "episode": key})[0]
+        assert sum(found["steps"]["reward"]) == pytest.approx(row["return"])
+        assert found["space"]["names"][3] == "[1, 1]"
+        assert all(0 <= action < 6 for action in found["steps"]["executed"])
+
+
 def test_an_evaluation_is_played_again_from_its_seed(walk):
     result = json.loads((walk / "result.json").read_text())["evaluation"]
     moments = Moments(walk)
