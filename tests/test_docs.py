@@ -33,6 +33,7 @@ NOT_RUN = {  # page, first line of the block -> the reason given there
         "docs/results.md",
         "python -m rlpd_gx.experiments.hopper run --data hopper-v5-ladder.hdf5 --preset rlpd-gx --seed 0",
     ): "hours, and data that does not ship",
+    ("docs/inspector.md", "rlpd-gx watch runs"): "serves until Ctrl-C",
     ("docs/training.md", "rlpd-gx train --config examples/hopper.yaml --compare"): (
         "takes minutes; `make run` is this command"
     ),

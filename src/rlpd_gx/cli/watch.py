@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Annotated
 
 from rlpd_gx.cli.arguments import Argument, Option
-from rlpd_gx.report.inspector import PORT
+from rlpd_gx.report.inspector.server import PORT
 
 
 def watch(
@@ -19,7 +19,7 @@ def watch(
     The page is served to this machine only and nothing is written. Opening an episode imports the rules and the
     environment that the run was made with: do it only with runs that you trust.
     """
-    from rlpd_gx.report.inspector import Inspector
+    from rlpd_gx.report.inspector.server import Inspector
 
     with Inspector(folder, host, port) as server:
         print(f"Inspector: {server.url} (Ctrl-C ends it)", flush=True)

@@ -103,14 +103,14 @@ def test_pictures_and_tries_belong_to_their_step(walk):
 def test_an_episode_that_cannot_be_repeated_is_refused(tmp_path):
     folder = tiny_run(tmp_path / "run", **WALK | {"env": "small_worlds:Unsteady"})
     moments = Moments(folder)
-    refused = 0
+    reasons = []
     for key, _ in training_episodes(folder):
         try:
             moments.answer({"do": "episode", "episode": key})
-        except GxError as error:
-            assert "does not repeat itself" in str(error)
-            refused += 1
-    assert refused
+        except GxError as error:  # chance may repeat itself once
+            reasons.append(str(error))
+    assert reasons
+    assert all("does not repeat itself" in reason for reason in reasons)
 
 
 def test_without_pictures_and_saved_states_verdicts_are_still_shown(tmp_path):

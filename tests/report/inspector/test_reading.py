@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 from written_runs import correction, write_run
 
 from rlpd_gx.errors import GxError
-from rlpd_gx.report.inspector import write_page
 from rlpd_gx.report.inspector.corrections import Corrections
 from rlpd_gx.report.inspector.folder import Folder
 from rlpd_gx.report.inspector.run import held_locks, is_locked
 from rlpd_gx.report.inspector.series import BUCKETS, Histogram, Series
+from rlpd_gx.report.inspector.static import write_page
 from rlpd_gx.report.inspector.tail import Tail
 
 numbers = st.floats(-1e6, 1e6)

@@ -9,8 +9,8 @@ import pytest
 from written_runs import write_run
 
 from rlpd_gx.errors import GxError
-from rlpd_gx.report.inspector import Inspector
 from rlpd_gx.report.inspector.document import csp, document
+from rlpd_gx.report.inspector.server import Inspector
 
 HOSTILE = "<img src=x onerror=alert(1)>"
 
@@ -57,12 +57,14 @@ def test_the_page_and_its_data(tmp_path, serve):
     assert ask(server, "/api/overlay?of=Evaluation%20return")[0] == 200
 
 
-@pytest.mark.parametrize(
-    "path",
-    ["/../../etc/passwd", "/runs/a/config.json", "/api/run?name=../secret", "/api/run?name=%2Fetc", "/api/run", "/api/overlay?of=x",
-     "/api/run?name=a%00", "/api/frame?name=a&kind=evaluation&index=x&step=1", "/api/episode?name=a&kind=..", "/%2e%2e/x",
-     "/api/frame?name=zzz&kind=evaluation&index=0&step=0"],
-)  # fmt: skip
+NOT_THERE = """
+/../../etc/passwd /runs/a/config.json /api/run?name=../secret /api/run?name=%2Fetc /api/run /api/overlay?of=x
+/api/run?name=a%00 /api/frame?name=a&kind=evaluation&index=x&step=1 /api/episode?name=a&kind=.. /%2e%2e/x
+/api/frame?name=zzz&kind=evaluation&index=0&step=0
+"""
+
+
+@pytest.mark.parametrize("path", NOT_THERE.split())
 def test_what_is_not_there(tmp_path, serve, path):
     write_run(tmp_path / "secret", env="SECRET")
     write_run(tmp_path / "runs" / "a", steps=200)

@@ -132,7 +132,7 @@ class WatchedRun:
         if self.config.problem or self.result.problem or not self.config:
             return "damaged"
         done = self.result.value.get("steps")
-        return "finished" if is_number(done) and is_number(steps) and done >= steps else "stopped"
+        return "finished" if is_number(done) and (not is_number(steps) or done >= steps) else "stopped"
 
     @property
     def notes(self) -> list[str]:

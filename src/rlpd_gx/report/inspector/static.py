@@ -7,7 +7,7 @@ from pathlib import Path
 from rlpd_gx.errors import GxError
 from rlpd_gx.files import write_bytes
 from rlpd_gx.report.inspector.document import document
-from rlpd_gx.report.inspector.folder import Folder
+from rlpd_gx.report.inspector.folder import FILES, Folder
 from rlpd_gx.report.inspector.run import OVERLAYS, WatchedRun
 from rlpd_gx.trees import Json
 
@@ -16,12 +16,14 @@ MOST_EPISODES, MOST_CORRECTIONS = 40, 300  # of each run, whose recorded correct
 
 def write_page(runs: Sequence[Path], target: Path) -> Path:
     """Write the page of some runs; of several, they are shown side by side first."""
+    if missing := [path for path in runs if not any((path / name).is_file() for name in FILES)]:
+        raise GxError(
+            f"{missing[0]} holds no run (none of {', '.join(FILES)} is there); give the folder of one"
+        )
     paths = [path.resolve() for path in runs]
     root = paths[0] if len(paths) == 1 else Path(os.path.commonpath(paths))
     folder = Folder(root, only=paths)
     folder.refresh()
-    if not folder.runs:
-        raise GxError(f"{runs[0]} holds no run (neither config.json nor metrics.jsonl is there)")
     write_bytes(target, document(content(folder)))
     return target
 

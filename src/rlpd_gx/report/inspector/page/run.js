@@ -6,6 +6,11 @@ const LEARNING = {
 };
 const RATES = [["near_misses_rate", "near misses", 2, ""], ["forbidden_proposals_rate", "forbidden proposals", 1, ""], ["corrections_rate", "corrections", 0, "dashed"]];
 
+const COUNTS = {
+  forbidden_proposals: "Forbidden actions proposed", near_misses: "Near misses proposed", corrections: "Corrections", forbidden_executed: "Forbidden actions executed",
+  inevitable: "inevitable: no action was allowed", fallback: "Fallbacks", unsafe_events: "Unsafe events",
+};
+
 const RunView = {
   run: null, episodeFilter: "all", page: 0,
 
@@ -86,6 +91,19 @@ const RunView = {
         { series: [], bars: { ...distances, colours }, legend: key, xLabel: "distance", empty: "No distance was recorded." })),
       bars.slice(1, 8),
       this.rules(r, colours),
+      this.counts(r),
+    ];
+  },
+
+  // What was not looked for is not shown as none.
+  counts(r) {
+    const phases = [["training", Object.keys(r.training).length ? r.training : r], ["last evaluation", r.last_evaluation]].filter(([, counts]) => Object.keys(counts).length);
+    const cell = (counts, name) => (name === "unsafe_events" && r.watched === false ? "not watched" : ["corrections", "fallback"].includes(name) && unguarded(r) ? "no guard" : number(counts[name]));
+    return [
+      el("h3", {}, "Counts"),
+      el("div", { class: "scroll" }, el("table", { id: "counts" },
+        el("thead", {}, el("tr", {}, el("th", {}), phases.map(([name]) => el("th", { scope: "col", class: "num" }, name === "training" && !Object.keys(r.training).length ? "training so far" : name)))),
+        el("tbody", {}, Object.entries(COUNTS).map(([name, text]) => el("tr", {}, el("th", { scope: "row" }, text), phases.map(([, counts]) => el("td", { class: "num" }, cell(counts, name)))))))),
     ];
   },
 
