@@ -27,6 +27,7 @@ $(INSTALLED): pyproject.toml constraints.txt
 
 run: $(INSTALLED)
 	@$(BIN)/rlpd-gx train --config examples/hopper.yaml --compare
+	@echo "Look inside: $(BIN)/rlpd-gx watch runs   (serves http://127.0.0.1:8642/)"
 
 test: $(INSTALLED)
 	$(BIN)/python -m pytest -m "not long"

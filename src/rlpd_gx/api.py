@@ -169,8 +169,8 @@ def begin(
         print("no rules: training without a guard", file=sys.stderr)
     elif progress and task.unbacked_rules:
         print(
-            f"note: {', '.join(task.unbacked_rules)}: enforced at execution, but left out of the value backup, since a "
-            "predicate or margin over continuous actions cannot be stored",
+            f"note: {', '.join(task.unbacked_rules)}: enforced at execution, but left out of the value backup, since "
+            "the state they read cannot be stored as at most 1,024 numbers",
             file=sys.stderr,
         )
     made = RunFolder.create(folder, config, command or shlex.join(["rlpd-gx", *sys.argv[1:]]))

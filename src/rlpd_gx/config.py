@@ -144,7 +144,7 @@ class LearnerConfig:
     ood_penalty: float = 0.0
     """Weight of a conservative penalty on Q-values of forbidden and unseen actions."""
     compile: bool = False
-    """Compile the critics with torch.compile: a minute at the start, then faster updates; needs a C++ compiler."""
+    """Compile updates with torch.compile: a minute at the start, then faster updates; needs a C++ compiler."""
     normalise: bool = True
     """Normalise observations (not images) by statistics taken just before the first update."""
 

@@ -13,6 +13,12 @@ from typing import IO
 from rlpd_gx.errors import GxError
 
 
+def user_cache(name: str) -> Path:
+    """A folder in the user's cache."""
+    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(base) / "rlpd-gx" / name
+
+
 @contextmanager
 def whole_file(path: Path) -> Iterator[IO[bytes]]:
     """An open file that takes the place of `path` when the block ends; an error leaves what was there."""

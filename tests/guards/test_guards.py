@@ -30,6 +30,8 @@ DEFINED = {  # execution enforced, settings: SPEC's table of guards
     "replace": ("enforce", RAW),
     "none": ("monitor", RAW),
     "penalty": ("monitor", RAW),
+    "lagrangian": ("monitor", RAW | {"actor": "raw"}),
+    "classifier": ("monitor", RAW),
     "online": ("monitor", RAW | {"online_ratio": (1.0,)}),
     "offline": ("enforce", PROJECTED | {"online_ratio": (0.0,)}),
     "two-stage": ("enforce", PROJECTED | {"online_ratio": (0.0, 1.0), "online_schedule": "abrupt"}),

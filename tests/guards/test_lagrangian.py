@@ -1,14 +1,12 @@
 """The Lagrangian guard on a constrained MDP that a linear programme solves."""
 
-import sys
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
-import gymnasium as gym
 import numpy as np
 import pytest
 from scipy.optimize import linprog
+from two_temptations import REWARD, TASK
 
 from rlpd_gx import guards
 from rlpd_gx.errors import GxError
@@ -17,56 +15,11 @@ from rlpd_gx.loop.resume import Saver, resume
 from rlpd_gx.loop.run_folder import RunFolder
 from rlpd_gx.loop.task import Task
 from rlpd_gx.loop.train import Trainer
-from rlpd_gx.rules import mask_rule
-
-REWARD = np.array([[0.0, 1.0], [0.0, 0.4]])  # of state and action; action 1 is an unsafe event in both
-
-
-class TwoTemptations(gym.Env):
-    """Two steps: at the first the unsafe action pays 1, at the second 0.4; the safe ones pay nothing."""
-
-    observation_space = gym.spaces.Box(-1.0, 1.0, (1,), np.float32)
-
-    def __init__(self, continuous: bool = False) -> None:
-        self.action_space = (
-            gym.spaces.Box(-1.0, 1.0, (1,), np.float32) if continuous else gym.spaces.Discrete(2)
-        )
-        self.at = 0
-
-    def _seen(self) -> np.ndarray:
-        return np.array([2.0 * min(self.at, 1) - 1.0], np.float32)
-
-    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[np.ndarray, dict[str, Any]]:
-        super().reset(seed=seed)
-        self.at = 0
-        return self._seen(), {}
-
-    def step(self, action: Any) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
-        risky = int(np.ravel(action)[0] > 0)
-        reward = float(REWARD[self.at, risky])
-        self.at += 1
-        return self._seen(), reward, self.at == 2, False, {"risky": bool(risky)}
-
-    def snapshot(self) -> dict[str, Any]:
-        return {"at": self.at}
-
-    def restore(self, snapshot: dict[str, Any]) -> None:
-        self.at = snapshot["at"]
 
 
 @pytest.fixture
-def task(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
-    module = ModuleType("two_temptations")
-    module.make = lambda **kwargs: TwoTemptations(**kwargs)
-    module.rule = mask_rule(lambda state: np.array([True, False]), name="no temptation")
-    module.unsafe_event = lambda observation, reward, terminated, truncated, info: info["risky"]
-    monkeypatch.setitem(sys.modules, "two_temptations", module)
-    return {
-        "env": "two_temptations:make", "rules": "two_temptations:rule", "hidden_sizes": (32,), "batch_size": 32,
-        "learning_starts": 50, "utd": 0.5, "ensemble_size": 2, "evaluation_episodes": 1, "evaluate_every": 0,
-        "sampler": "uniform", "learning_rate": 1e-2, "tau": 0.1, "temperature": 0.02, "target_entropy": "fixed",
-        "device": "cpu", "log_every": 50, "checkpoint_every": 10_000,
-    }  # fmt: skip
+def task() -> dict[str, Any]:
+    return dict(TASK)
 
 
 def _best(limit: float) -> tuple[float, np.ndarray]:
@@ -123,9 +76,6 @@ def test_the_cost_is_pessimistic_over_its_critics(tmp_path: Path, task: dict[str
 
 
 def test_continuous_actions_pay_the_price_too(tmp_path: Path, task: dict[str, Any]) -> None:
-    from rlpd_gx.rules import bounds_rule
-
-    sys.modules["two_temptations"].bound = bounds_rule(lambda state: ([-1.0], [0.0]), name="no temptation")
     settings = task | {
         "rules": "two_temptations:bound", "env_kwargs": {"continuous": True}, "temperature": 0.05, "steps": 700,
     }  # fmt: skip
@@ -139,8 +89,10 @@ def test_continuous_actions_pay_the_price_too(tmp_path: Path, task: dict[str, An
     assert shares["none"] > 0.75
 
 
-def test_where_nothing_reports_events_a_forbidden_action_costs(tmp_path: Path, task: dict[str, Any]) -> None:
-    del sys.modules["two_temptations"].unsafe_event
+def test_where_nothing_reports_events_a_forbidden_action_costs(
+    tmp_path: Path, task: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delattr("two_temptations.unsafe_event")
     trainer = _trainer(tmp_path / "run", task, guard="lagrangian", steps=80)
     trainer.train(Saver(trainer.folder))
     line = trainer.online.timeline

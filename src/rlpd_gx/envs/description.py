@@ -15,6 +15,8 @@ from rlpd_gx.trees import JsonMapping, Tree, named_leaves
 class Description:
     """How an environment is evaluated, and how its data is stored."""
 
+    training_kwargs: JsonMapping = field(default_factory=dict)
+    """Options for training, unless the run says otherwise; in Atari rewards are clipped and a lost life is terminal."""
     evaluation_kwargs: JsonMapping = field(default_factory=dict)
     """Options for evaluations; Atari scores are unclipped and of whole games."""
     sample_in_evaluation: bool = False
@@ -23,6 +25,8 @@ class Description:
     """Whether `info["unsafe_event"]` is in every step, also without rules."""
     replay_options: Mapping[str, str] = field(default_factory=lambda: {"observation": "ram"})
     """The observation that action logs are replayed into, as the format's options."""
+    replayed_kwargs: tuple[str, ...] = ()
+    """Options of the environment that a replay of action logs applies too."""
 
 
 def describe(env_id: str) -> Description:
@@ -30,15 +34,17 @@ def describe(env_id: str) -> Description:
     ours = ATARI.fullmatch(env_id)
     if ours is None:
         return Description()
-    whole_games = {"life_loss_ends": False, "clip_rewards": False}
+    clipped_lives = {"life_loss_ends": True, "clip_rewards": True}
     replay = {"observation": ours["observation"]}
     if ours["observation"] == "objects":
         replay["table"] = ours["game"]
     return Description(
-        whole_games,
+        clipped_lives,
+        dict.fromkeys(clipped_lives, False),
         sample_in_evaluation=True,
         reports_unsafe_events=True,
         replay_options=replay,
+        replayed_kwargs=tuple(clipped_lives),
     )
 
 

@@ -32,15 +32,15 @@ class Adam:
     def step(self, loss: Tensor, minibatch: int) -> None:
         """Descend the loss; raises `Diverged` if it or its gradient is not finite."""
         gradients = torch.autograd.grad(loss, self.parameters)
-        norm = torch.stack(torch._foreach_norm(gradients)).norm()
-        if not torch.isfinite(loss.detach() + norm):
-            what = "loss" if not torch.isfinite(loss) else "gradient"
-            raise Diverged(f"the {what} of the {self.name}", minibatch)
-        self.apply(gradients)
+        if not torch.isfinite(loss):
+            raise Diverged(f"the loss of the {self.name}", minibatch)
+        self.apply(gradients, minibatch)
 
     @torch.no_grad()
-    def apply(self, gradients: Sequence[Tensor]) -> None:
+    def apply(self, gradients: Sequence[Tensor], minibatch: int) -> None:
         """One step along these gradients."""
+        if not torch.stack(torch._foreach_norm(list(gradients))).sum().isfinite():
+            raise Diverged(f"the gradient of the {self.name}", minibatch)
         torch._foreach_add_(self.steps, 1)
         torch._fused_adam_(
             self.parameters,

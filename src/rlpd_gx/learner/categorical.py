@@ -82,6 +82,8 @@ class Allowed(NamedTuple):
     """[B, n] bool; untested ones as the setting says."""
     tested: Tensor
     """float32 [B]: how many are tested and allowed."""
+    corrected: Tensor | None
+    """[B, n] what is executed for each proposed action, where the Learner counts that."""
 
 
 class Guarded:
@@ -100,6 +102,7 @@ class Guarded:
     ) -> None:
         self.n, self.spec, self.config, self.device = n, spec, config, torch.device(device)
         self._nearest = Nearest(n, embedding)
+        self._projects = config.backup == "project" or config.actor == "projected"
         given = config.target_entropy
         self.target_entropy = given if isinstance(given, float) else TARGET_ENTROPY
 
@@ -111,9 +114,11 @@ class Guarded:
         assert isinstance(mask, Mask)
         actions = counted(mask, self.config.untested)
         tested = mask.allowed.sum(axis=-1).astype(np.float32)
-        return Allowed(
-            torch.as_tensor(actions, device=self.device), torch.as_tensor(tested, device=self.device)
-        )
+        corrected = self._tensor(self._nearest(actions)) if self._projects else None
+        return Allowed(self._tensor(actions), self._tensor(tested), corrected)
+
+    def _tensor(self, values: Array) -> Tensor:
+        return torch.as_tensor(values, device=self.device)
 
     def policy(self, logits: Tensor, allowed: Allowed | None) -> Tensor:
         """The policy of the backup [B, n]: renormalised over the safe set, projected onto it, or raw."""
@@ -121,11 +126,8 @@ class Guarded:
             return logits.softmax(dim=-1)
         if self.config.backup == "renormalise":
             return log_policy(logits, allowed.actions).exp()
-        return moved(logits.softmax(dim=-1), self.corrected(allowed))
-
-    def corrected(self, allowed: Allowed) -> Tensor:
-        """[B, n] what is executed for each proposed action."""
-        return torch.as_tensor(self._nearest(allowed.actions.cpu().numpy()), device=self.device)
+        assert allowed.corrected is not None
+        return moved(logits.softmax(dim=-1), allowed.corrected)
 
     def excess(self, uncertainty: Tensor, allowed: Allowed | None) -> Tensor:
         """Entropy [B] minus target entropy; NaN where at most one action is allowed."""

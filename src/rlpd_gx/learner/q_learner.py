@@ -18,7 +18,6 @@ from rlpd_gx.learner.networks import (
     FlatEncoder,
     Observed,
     PixelEncoder,
-    compile_in_place,
     random_shift,
 )
 from rlpd_gx.learner.policy import PolicyNetwork
@@ -67,9 +66,6 @@ class QLearner(ABC, Generic[Policy]):
         self.critic = nn.ModuleDict({"encoder": encoder, "ensemble": critics}).to(self.device)
         self.target = copy.deepcopy(self.critic).requires_grad_(False)
         self.policy, self.generator = policy, policy.generator
-        if config.compile:
-            for critic in (self.critic, self.target):
-                compile_in_place(critic["ensemble"], self.device)
         self.parameters: dict[str, list[Tensor]] = {
             "critic": list(self.critic.parameters()),
             "target": list(self.target.parameters()),
@@ -155,11 +151,13 @@ class QLearner(ABC, Generic[Policy]):
     def _adam(self, name: str, parameters: Iterable[Tensor]) -> Adam:
         return Adam(name, list(parameters), self.config.learning_rate)
 
-    def _update_temperature(self, excess: Tensor, index: int) -> None:
+    @torch.no_grad()
+    def _update_temperature(self, excess: Tensor, number: int) -> None:
         """Move alpha by entropy minus target entropy [B], NaN where a state has no target."""
-        known = ~excess.isnan()
-        if self.config.target_entropy != "fixed" and known.any():
-            self.optimisers["temperature"].step(self.log_temperature * excess[known].mean().detach(), index)
+        mean = excess.nanmean()
+        if self.config.target_entropy != "fixed" and not excess.isnan().all():
+            # the gradient of log alpha * mean(excess)
+            self.optimisers["temperature"].apply([mean], number)
 
     @torch.no_grad()
     def _update_target(self) -> None:

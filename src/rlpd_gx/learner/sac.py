@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from rlpd_gx.config import LearnerConfig
-from rlpd_gx.learner.networks import Encoder, encoder_for
+from rlpd_gx.learner.networks import Encoder, compiled, encoder_for
 from rlpd_gx.learner.q_learner import (
     Policy,
     QLearner,
@@ -68,6 +68,9 @@ class Sac(QLearner[Policy], Generic[Policy, Next]):
             safe_set_spec=safe_set_spec,
             device=device,
         )
+        if config.compile:
+            for critic in (self.critic, self.target):
+                critic["ensemble"].forward = compiled(critic["ensemble"].forward, self.device)
         self.actor = self.policy.actor
         self.optimisers["actor"] = self._adam("actor", self.actor.parameters())
 

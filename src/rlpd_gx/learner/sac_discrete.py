@@ -85,9 +85,10 @@ class SacDiscrete(Sac[CategoricalPolicy, NextProbabilities]):
         executed = log_p.exp()
         if self.config.actor == "projected":
             assert known is not None
+            assert known.corrected is not None
             # No distance penalty: the projected policy has an exact derivative, and differences in value may be smaller
             # than any penalty.
-            executed = moved(executed, self.guarded.corrected(known))
+            executed = moved(executed, known.corrected)
         loss = -(expectation(executed, q) + self.temperature * entropy(log_p)).mean()
         uncertainty = entropy(safe.detach())
         forbidden = torch.zeros(()) if allowed is None else (raw.detach().exp() * ~allowed).sum(dim=-1).mean()

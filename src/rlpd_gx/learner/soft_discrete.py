@@ -10,7 +10,7 @@ from torch import Tensor
 
 from rlpd_gx.config import LearnerConfig
 from rlpd_gx.learner.categorical import Allowed, Guarded, entropy, expectation, log_policy
-from rlpd_gx.learner.networks import encoder_for
+from rlpd_gx.learner.networks import Observed, compiled, encoder_for
 from rlpd_gx.learner.policy import SoftPolicy
 from rlpd_gx.learner.q_learner import QLearner, Step, critic_metrics
 from rlpd_gx.safe_sets import Spec
@@ -53,89 +53,103 @@ class SoftDiscrete(QLearner[SoftPolicy]):
         )
         self.n = int(action_space.n)
         self.guarded = Guarded(self.n, safe_set_spec, config, embedding, device)
+        if config.compile:
+            for name in ("_loss", "_one_step"):
+                setattr(self, name, compiled(getattr(self, name), self.device))
 
     def _update(self, minibatches: Sequence[Batch[Tensor]], clone_weight: float) -> dict[str, Tensor]:
-        metrics: dict[str, Tensor] = {}
         for number, batch in enumerate(minibatches):
-            with torch.no_grad():
-                target = self._target(batch)
-            q = self.critic["ensemble"](self.critic["encoder"](self._augmented(batch.observation)))
+            target = self._target(batch)
             allowed = self.guarded.allowed(batch.safe_set)
-            loss, metrics = self._loss(q, target, batch, allowed, clone_weight)
+            loss, metrics, excess = self._loss(
+                self._augmented(batch.observation),
+                self.policy.index(batch.executed_action),
+                target,
+                allowed,
+                self._cloned(batch, clone_weight),
+            )
             self.optimisers["critic"].step(loss, number)
             self._update_target()
-        return metrics | self._update_policy(q.detach(), allowed, number)
+        self._update_temperature(excess, number)
+        return metrics | {"alpha": self.temperature}
+
+    def _cloned(self, batch: Batch[Tensor], weight: float) -> Tensor | None:
+        """The weight [B] of cloning each row: offline rows count, and sum to `weight`."""
+        offline = ~batch.is_online
+        return offline * (weight / offline.sum()) if weight > 0 and offline.any() else None
 
     def _loss(
-        self, q: Tensor, target: Tensor, batch: Batch[Tensor], allowed: Allowed | None, clone_weight: float
-    ) -> tuple[Tensor, dict[str, Tensor]]:
-        """Loss of the critics from values q [N, B, n] and targets [B], and metrics."""
-        place = self.policy.index(batch.executed_action).expand(len(q), -1, 1)
-        taken = q.gather(-1, place)[..., 0]
+        self,
+        observation: Observed,
+        place: Tensor,
+        target: Tensor,
+        allowed: Allowed | None,
+        cloned: Tensor | None,
+    ) -> tuple[Tensor, dict[str, Tensor], Tensor]:
+        """Loss of the critics at actions [B, 1] towards targets [B]; metrics; entropy minus target entropy [B]."""
+        q = self.critic["ensemble"](self.critic["encoder"](observation))
+        taken = q.gather(-1, place.expand(len(q), -1, 1))[..., 0]
         goal = target.expand_as(taken)
         each = F.huber_loss(taken, goal, reduction="none")
         if self.config.backup == "project" and allowed is not None:
-            each = each * allowed.actions.gather(-1, place[0])[:, 0]
-            each = each + self._as_executed(q, allowed)
+            each = each * allowed.actions.gather(-1, place)[:, 0] + _as_executed(q, allowed)
+        if self.config.ood_penalty:  # as in CQL
+            others = q.scatter(-1, place.expand(len(q), -1, 1), -torch.inf).logsumexp(dim=-1)
+            each = each + self.config.ood_penalty * (others - taken)
         loss = each.mean(dim=1).sum()
         metrics = critic_metrics(loss.detach(), taken.detach() - goal, taken.detach())
-        if self.config.ood_penalty:  # as in CQL
-            others = q.scatter(-1, place, -torch.inf).logsumexp(dim=-1)
-            loss = loss + self.config.ood_penalty * (others - taken).mean(dim=1).sum()
-        if clone_weight > 0 and not batch.is_online.all():
+        if cloned is not None:
             # cross-entropy of the soft policy times alpha: its gradient does not grow as alpha falls
             alpha, scale = self.temperature, taken.detach().abs().mean()
-            unlikely = alpha * (q / alpha).logsumexp(dim=-1) - taken
-            loss = loss + clone_weight * scale * unlikely[:, ~batch.is_online].mean(dim=1).sum()
-        return loss, metrics
+            loss = loss + scale * (cloned * (alpha * (q / alpha).logsumexp(dim=-1) - taken)).sum()
+        policy, excess = self._measured(q.detach(), allowed)
+        return loss, metrics | policy, excess
 
-    def _as_executed(self, q: Tensor, allowed: Allowed) -> Tensor:
-        """[N, B] pulls the values of forbidden actions to those of their corrections."""
-        executed = q.detach().gather(-1, self.guarded.corrected(allowed).expand_as(q))
-        return F.huber_loss(q, executed, reduction="none").mean(dim=-1)
+    def _measured(self, q: Tensor, allowed: Allowed | None) -> tuple[dict[str, Tensor], Tensor]:
+        """From values q [N, B, n]: metrics of the policy, and its entropy minus the target entropy [B]."""
+        logits = self.policy.soft(q)
+        uncertainty = entropy(log_policy(logits, None if allowed is None else allowed.actions))
+        metrics = {"entropy": uncertainty.mean(), "value_scale": q.mean(dim=0).abs().mean()}
+        if allowed is not None:
+            metrics["forbidden_mass"] = (logits.softmax(dim=-1) * ~allowed.actions).sum(dim=-1).mean()
+        return metrics, self.guarded.excess(uncertainty, allowed)
 
     @torch.no_grad()
-    def _update_policy(self, q: Tensor, allowed: Allowed | None, number: int) -> dict[str, Tensor]:
-        """Move the temperature; values q [N, B, n]."""
-        raw = self.policy.soft(q)
-        uncertainty = entropy(log_policy(raw, None if allowed is None else allowed.actions))
-        with torch.enable_grad():
-            self._update_temperature(self.guarded.excess(uncertainty, allowed), number)
-        forbidden = (
-            torch.zeros(())
-            if allowed is None
-            else (raw.softmax(dim=-1) * ~allowed.actions).sum(dim=-1).mean()
-        )
-        return {
-            "entropy": uncertainty.mean(),
-            "forbidden_mass": forbidden,
-            "value_scale": q.mean(dim=0).abs().mean(),
-            "alpha": self.temperature,
-        }
-
     def _target(self, batch: Batch[Tensor]) -> Tensor:
         """r + gamma V(s') [B], or its corrected multi-step form."""
         members, seen = self._subset(), self._augmented(batch.next_observation)
-        following = self.target["ensemble"](self.target["encoder"](seen))
-        value = self._soft_value(following, batch.next_safe_set, members)[0]
+        after = self.guarded.allowed(batch.next_safe_set)
         if batch.span_steps is None:
-            return self._bootstrapped(batch.reward, batch.discount, value)
-        steps = batch.span_steps
+            return self._one_step(seen, batch.reward, batch.discount, after, members)
+        steps, value = batch.span_steps, self._soft_value(seen, after, members)[0]
 
         def at_step(k: int) -> Step:
             seen = self._augmented(index(steps.observation, np.s_[:, k]))
-            q = self.target["ensemble"](self.target["encoder"](seen))
-            value, policy, least = self._soft_value(q, steps.safe_set[:, k], members)
-            place = self.policy.index(steps.executed_action[:, k])
+            allowed, place = (
+                self.guarded.allowed(steps.safe_set[:, k]),
+                self.policy.index(steps.executed_action[:, k]),
+            )
+            value, policy, least = self._soft_value(seen, allowed, members)
             return Step(value, policy.gather(-1, place)[:, 0], least.gather(-1, place)[:, 0])
 
         return self._tree_backup(steps, batch.span_length, value, at_step)
 
+    def _one_step(
+        self,
+        following: Observed,
+        reward: Tensor,
+        discount: Tensor,
+        allowed: Allowed | None,
+        members: Tensor | None,
+    ) -> Tensor:
+        return self._bootstrapped(reward, discount, self._soft_value(following, allowed, members)[0])
+
     def _soft_value(
-        self, q: Tensor, safe_set: Array, members: Tensor | None
+        self, observation: Observed, allowed: Allowed | None, members: Tensor | None
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """From target values q [N, B, n]: value of the states [B], their policy [B, n] and the least values [B, n]."""
-        policy = self.guarded.policy(self.policy.soft(q), self.guarded.allowed(safe_set))
+        """By the target critics: value of the states [B], their policy [B, n] and the least values [B, n]."""
+        q = self.target["ensemble"](self.target["encoder"](observation))
+        policy = self.guarded.policy(self.policy.soft(q), allowed)
         least = self._least(q if members is None else q[members])
         uncertainty = self.config.entropy_sign * self.temperature * entropy(policy.log())
         return expectation(policy, least) + uncertainty, policy, least
@@ -143,3 +157,10 @@ class SoftDiscrete(QLearner[SoftPolicy]):
     def _probability(self, features: Tensor, action: Tensor, safe_set: Array) -> Tensor:
         policy = self.guarded.policy(self.policy.logits(features), self.guarded.allowed(safe_set))
         return policy.gather(-1, self.policy.index(action))[:, 0]
+
+
+def _as_executed(q: Tensor, allowed: Allowed) -> Tensor:
+    """[N, B] pulls the values [N, B, n] of forbidden actions to those of their corrections."""
+    assert allowed.corrected is not None
+    executed = q.detach().gather(-1, allowed.corrected.expand_as(q))
+    return F.huber_loss(q, executed, reduction="none").mean(dim=-1)

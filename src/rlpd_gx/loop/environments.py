@@ -165,7 +165,9 @@ class Environments:
         action = proposed if verdict is None else verdict.action
         regular = verdict is not None and verdict.status in (Status.ALLOWED, Status.PROJECTED)
         if known is None or not regular:
-            found = verdict.safe_set if verdict is not None and regular else None
+            found = None
+            if verdict is not None and regular and verdict.safe_set is not None:
+                found = verdict.safe_set.knowing(np.ravel(verdict.suggestion))
             known = self.encode(self._or_only(found, action))
         final = np.zeros_like(known)
         if truncated and executed:  # a truncated state is bootstrapped from

@@ -55,7 +55,7 @@ class Task:
     ) -> tuple[gym.Env, Any, Json]:
         """An environment behind its guard, its rules and the options of the guard."""
         run = self.config.run
-        kwargs = run.env_kwargs | (dict(describe(run.env).evaluation_kwargs) if evaluation else {})
+        kwargs = self.env_kwargs | (dict(describe(run.env).evaluation_kwargs) if evaluation else {})
         env = make(run.env, **kwargs)
         if not run.rules:
             return env, None, {}
@@ -65,6 +65,12 @@ class Task:
         rules = named if rules is None else rules
         file = None if audit is None else str(audit)
         return self.guard.environment(env, rules, audit=file, **options), rules, options
+
+    @property
+    def env_kwargs(self) -> Json:
+        """Options of the training environments."""
+        run = self.config.run
+        return dict(describe(run.env).training_kwargs) | run.env_kwargs
 
     @cached_property
     def guard(self) -> guards.Guard:
@@ -146,7 +152,9 @@ class Task:
         options: Json = {}
         live = None
         if not is_dataset(source) and formats.detect(source) == "action_log":
-            options |= describe(run.env).replay_options
+            about = describe(run.env)
+            options |= about.replay_options
+            options |= {name: self.env_kwargs[name] for name in about.replayed_kwargs}
             if run.rules:
                 live = offline_rules.while_replayed(
                     source, None, run.rules, run.env, env_kwargs=run.env_kwargs, live_state=run.rules_state
@@ -158,7 +166,7 @@ class Task:
             actions=ActionRange.of_space(example.actions.space),
             live_safe_sets=live,
         )
-        if run.rules:
+        if run.rules and not self.unbacked_rules:
             state = run.offline_state or None
             data = offline_rules.with_rules(
                 data,
@@ -198,7 +206,7 @@ class Task:
 
     @property
     def unbacked_rules(self) -> tuple[str, ...]:
-        """Rules that hold at execution but not in the backup: their safe sets have no finite description."""
+        """Rules that hold at execution but not in the backup: what they read cannot be stored to ask them again."""
         example = self.example
         if example.guardian is None or example.safe_set is not None:
             return ()
