@@ -95,14 +95,9 @@ class Replay:
         guarded = self.guarded
         inner = self.env if guarded is None else guarded.env
         while self.at < step:
-            if self.at in self.resets:
-                self.env.reset()
             observation, _, _, _, info = inner.step(self.verdicts[self.at].action)
-            last = (observation, info)
             self.at += 1
-        if step in self.resets:
-            last = self.env.reset()
-            self.at = -1
+            last = self.env.reset() if self.at in self.resets else (observation, info)
         return last
 
     def frame(self, step: int) -> bytes:
@@ -120,7 +115,7 @@ class Replay:
         if guarded is None:
             raise GxError("this run has no rules to ask")
         last = self.go_to(step, drawn=False)
-        if last is not None:  # the environment moved below the guard: tell the guard where it is
+        if last is not None and step not in self.resets:  # the environment moved without its guard
             observation, info = last
             before = [t for t in self.resets if t <= step]
             guarded.restore(

@@ -70,21 +70,26 @@ const App = {
     replace(this.bar, parts.map((part, i) => [i ? el("span", { class: "soft" }, " / ") : null, part]));
   },
 
+  // A hidden page does not listen: a browser keeps few connections to one server.
   listen() {
-    const source = new EventSource("api/events");
+    let source = null, waiting = 0;
     const tell = (text, on) => { this.state.textContent = text; this.state.classList.toggle("on", on); };
-    let waiting = 0;
-    source.onmessage = (event) => {
-      tell("live", true);
-      if (event.data === this.version) return;
-      const first = this.version === null;
-      this.version = event.data;
-      if (first || route().view === "episode") return; // an episode does not change
-      clearTimeout(waiting);
-      waiting = setTimeout(() => { if (document.visibilityState === "visible") this.load({ quiet: true }); else this.stale = true; }, 150);
+    const open = () => {
+      source = new EventSource("api/events");
+      source.onmessage = (event) => {
+        tell("live", true);
+        const first = this.version === null, same = event.data === this.version;
+        this.version = event.data;
+        if (same || first || route().view === "episode") return; // an episode does not change
+        clearTimeout(waiting);
+        waiting = setTimeout(() => this.load({ quiet: true }), 150);
+      };
+      source.onerror = () => tell("not connected: is `rlpd-gx watch` running?", false);
     };
-    source.onerror = () => tell("not connected: is `rlpd-gx watch` running?", false);
-    addEventListener("visibilitychange", () => { if (this.stale && document.visibilityState === "visible") { this.stale = false; this.load({ quiet: true }); } });
+    document.addEventListener("visibilitychange", () => {
+      if (document.visibilityState === "hidden") { source?.close(); source = null; } else if (!source) open();
+    });
+    open();
   },
 };
 
