@@ -4,7 +4,8 @@ from pathlib import Path
 from typing import Annotated
 
 from rlpd_gx.cli.arguments import Argument, Option
-from rlpd_gx.report.inspector.server import PORT
+
+PORT = 8642
 
 
 def watch(

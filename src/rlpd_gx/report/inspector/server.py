@@ -25,7 +25,6 @@ from rlpd_gx.report.inspector.replayers import Replayer, Replayers
 from rlpd_gx.report.inspector.run import WatchedRun
 from rlpd_gx.trees import Json
 
-PORT = 8642
 POLL_SECONDS = 1.0
 MOST_LISTENERS = 32
 MOST_BODY = 1 << 16
@@ -37,7 +36,7 @@ class Inspector(ThreadingHTTPServer):
 
     daemon_threads = True
 
-    def __init__(self, root: Path, host: str = "127.0.0.1", port: int = PORT) -> None:
+    def __init__(self, root: Path, host: str = "127.0.0.1", port: int = 0) -> None:
         self.folder = Folder(root)
         self.replayers = Replayers()
         self.loopback = _is_loopback(host)
