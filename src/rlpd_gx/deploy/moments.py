@@ -60,6 +60,9 @@ class Moments:
         """An episode of the evaluation that belongs to the saved policy."""
         config = self.task.config
         last = self.state["last_evaluation"]
+        count = len(last["episodes"]) if last else config.run.evaluation_episodes
+        if not 0 <= index < count:
+            raise GxError(f"there are the evaluation episodes 0 to {count - 1}")
         every, before = config.run.evaluate_every, self.saved_at - config.run.num_envs
         due = every > 0 and self.saved_at // every > before // every
         same = last is not None and (due or self.saved_at >= config.run.steps)
@@ -83,14 +86,14 @@ class Moments:
                 observation, over = played.step(played.actions.executed(proposed))
         played.at = len(played)
         score = sum(played.rewards)
-        then = last["episodes"][index]["score"] if last and index < len(last["episodes"]) else None
-        if same and then is not None:
+        if same:
+            then = last["episodes"][index]["score"]
             agrees = abs(score - then) <= 1e-6 * max(abs(then), 1.0)
             played.note = (
                 f"Replayed by the policy saved at step {self.saved_at:,}; the return equals the recorded one."
                 if agrees
                 else f"Replayed by the policy saved at step {self.saved_at:,}, but the recorded return was {then:.6g}: "
-                "this environment does not repeat itself."
+                "this run does not repeat itself."
             )
         else:
             played.note = (
@@ -100,7 +103,7 @@ class Moments:
 
     def training(self, env: int, first: int, length: int, kind: str = "training") -> Replay:
         """Steps [first, first + length) of a training environment."""
-        if not 0 < length <= MOST_STEPS or not 0 <= env < self.task.config.run.num_envs:
+        if not 0 < length <= MOST_STEPS or first < 0 or not 0 <= env < self.task.config.run.num_envs:
             raise GxError(f"an episode of {length} steps in environment {env} is not replayed")
         names, ring = self.state["segments"], self.state["ring"]
         rows = stored_steps(self.folder.segments, names, ring, self.task.layout, env)

@@ -37,6 +37,10 @@ class Replay:
     ending: str = ""
     at: int = -1
     """The step at which `env` is now; -1 where that is not known."""
+    unguarded: tuple[Tree, Json] | None = None
+    """Observation and info of the last step, where it was taken below the guard: the guard does not know them yet."""
+    watched: bool = False
+    """Whether unsafe events were looked for."""
     note: str = ""
 
     def __len__(self) -> int:
@@ -66,6 +70,7 @@ class Replay:
         self.verdicts.append(verdict)
         self.rewards.append(float(info.get("raw_reward", reward)))
         self.unsafe.append(int(bool(info.get("unsafe_event", False))))
+        self.watched |= "unsafe_event" in info
         over = bool(terminated or truncated)
         self.ending = "terminated" if terminated else "truncated" if truncated else ""
         return observation, over
@@ -79,26 +84,23 @@ class Replay:
             self.every *= 2
             self.anchors = {t: a for t, a in self.anchors.items() if t % self.every == 0}
 
-    def go_to(self, step: int, *, drawn: bool) -> tuple[Tree, Json] | None:
-        """Bring `env` to the state before a step; what the last step on the way returned, if there was one.
-
-        `drawn`: a step must lead there, since some emulators draw only then.
-        """
+    def go_to(self, step: int, *, drawn: bool) -> None:
+        """Bring `env` to the state before a step; `drawn`: by a step, since some emulators draw only then."""
         latest = step - 1 if drawn and step else step
         start = max((t for t in self.anchors if t <= latest), default=None)
-        last = None
         if not 0 <= self.at <= latest or (start is not None and start > self.at):
             if start is None:
                 raise GxError("the states of this environment cannot be saved, so there is no picture of it")
             snapshots.restore(self.env, self.anchors[start])
-            self.at = start
+            self.at, self.unguarded = start, None
         guarded = self.guarded
         inner = self.env if guarded is None else guarded.env
         while self.at < step:
             observation, _, _, _, info = inner.step(self.verdicts[self.at].action)
-            self.at += 1
-            last = self.env.reset() if self.at in self.resets else (observation, info)
-        return last
+            self.at, self.unguarded = self.at + 1, (observation, info)
+            if self.at in self.resets:
+                self.env.reset()
+                self.unguarded = None
 
     def frame(self, step: int) -> bytes:
         """The picture of the state before a step; after the last one, of how it ended."""
@@ -114,9 +116,9 @@ class Replay:
         guarded = self.guarded
         if guarded is None:
             raise GxError("this run has no rules to ask")
-        last = self.go_to(step, drawn=False)
-        if last is not None and step not in self.resets:  # the environment moved without its guard
-            observation, info = last
+        self.go_to(step, drawn=False)
+        if self.unguarded is not None:
+            observation, info = self.unguarded
             before = [t for t in self.resets if t <= step]
             guarded.restore(
                 {
@@ -152,7 +154,6 @@ class Replay:
             "executed": self._shown([v.action for v in verdicts]),
             "status": [STATUSES.index("stopped" if v.stopped else v.status) for v in verdicts],
             "distance": plain(np.array([v.distance for v in verdicts], float)),
-            "executed_margin": plain(np.array([v.executed_margin for v in verdicts], float)),
             "margins": {n: plain(np.array([v.margins.get(n, np.nan) for v in verdicts])) for n in rules},
             "binding": [[names.index(n) for n in v.binding] for v in verdicts],
             "reward": plain(np.array(self.rewards)),
@@ -160,19 +161,14 @@ class Replay:
             "not_exact": [t for t, v in enumerate(verdicts) if v.corrected and not v.exact],
             "reasons": {str(t): v.reason for t, v in enumerate(verdicts) if v.reason},
         }
-        monitor = any(not v.enforced for v in verdicts)
-        if monitor:
-            columns["suggestion"] = [
-                None if v.suggestion is None else self._shown([v.suggestion])[0] for v in verdicts
-            ]
         return {
             "length": len(self),
             "space": _space(self.env, self.actions),
             "rules": names,
             "ungraded": sorted(set().union(*(v.ungraded for v in verdicts))),
             "near_miss": 0.0 if guarded is None else guarded.audit.near_miss,
-            "enforced": not monitor,
-            "watched": (guarded is not None and guarded.unsafe_event is not None) or any(self.unsafe),
+            "enforced": all(v.enforced for v in verdicts),
+            "watched": self.watched,
             "resets": sorted(self.resets),
             "ending": self.ending,
             "note": self.note,
@@ -184,12 +180,10 @@ class Replay:
 
     def _words(self, verdict: Verdict) -> Json:
         """A verdict for the page."""
-        suggestion = verdict.suggestion
         return {
             "status": "stopped" if verdict.stopped else str(verdict.status),
             "proposed": self._shown([verdict.proposed])[0],
             "executed": self._shown([verdict.action])[0],
-            "suggestion": None if suggestion is None else self._shown([suggestion])[0],
             "distance": plain(np.asarray(verdict.distance, float)),
             "margins": {name: plain(np.asarray(m, float)) for name, m in verdict.margins.items()},
             "binding": list(verdict.binding),

@@ -99,6 +99,7 @@ def test_pictures_and_tries_belong_to_their_step(walk):
         _, picture = moments.answer({"do": "frame", "episode": key, "step": step})
         assert decoded(picture)[0, :, 0].argmax() == places[step] + 20
     for step in order:
+        moments.answer({"do": "frame", "episode": key, "step": step})  # as the page does
         for action in range(3):
             found, _ = moments.answer({"do": "try", "episode": key, "step": step, "action": action})
             mask = "1" + "01"[places[step] > -2] + "01"[places[step] < 2]

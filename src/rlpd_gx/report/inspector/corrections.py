@@ -5,8 +5,9 @@ from array import array
 from bisect import bisect_left
 from pathlib import Path
 
-from rlpd_gx.report.inspector.series import Histogram, is_number, rounded
+from rlpd_gx.report.inspector.series import Histogram, rounded
 from rlpd_gx.report.inspector.tail import Tail
+from rlpd_gx.report.records import is_number
 from rlpd_gx.trees import Json, Tree
 
 MOST = 500_000  # corrections that are remembered; all are counted

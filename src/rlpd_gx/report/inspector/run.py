@@ -7,8 +7,9 @@ from array import array
 from pathlib import Path
 
 from rlpd_gx.report.inspector.corrections import Corrections
-from rlpd_gx.report.inspector.series import Series, is_number, rounded
+from rlpd_gx.report.inspector.series import Series, rounded
 from rlpd_gx.report.inspector.tail import JsonFile, Tail, inside
+from rlpd_gx.report.records import is_number
 from rlpd_gx.trees import Json
 
 MOST_COLUMNS = 64

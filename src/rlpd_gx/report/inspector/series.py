@@ -2,16 +2,10 @@
 
 import math
 from array import array
-from typing import TypeGuard
 
 from rlpd_gx.trees import Json
 
 BUCKETS = 400  # of a series; where it has more points, neighbours share one
-
-
-def is_number(value: object) -> TypeGuard[float]:
-    """Whether it is a finite number, not a boolean."""
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
 
 class Series:
