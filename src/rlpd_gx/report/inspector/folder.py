@@ -42,7 +42,8 @@ class Folder:
             names = [name for name in self.runs if name not in found]
             for name in names:
                 del self.runs[name]
-        told, due = 0, time.monotonic() + TELL_SECONDS
+        told, pause = 0, TELL_SECONDS
+        due = time.monotonic() + pause
         for number, (name, path) in enumerate(found.items(), 1):
             with self.lock:
                 run = self.runs.get(name) or WatchedRun(name, path, self.root)
@@ -51,7 +52,11 @@ class Folder:
                 self.runs[name] = run
                 self.unread = len(found) - number
             if len(names) > told and (time.monotonic() > due or number == len(found)):
-                told, due = len(names), time.monotonic() + TELL_SECONDS
+                told, pause = (
+                    len(names),
+                    2 * pause,
+                )  # drawing a page again and again would take longer than reading
+                due = time.monotonic() + pause
                 self._tell()
         if len(names) > told:
             self._tell()
