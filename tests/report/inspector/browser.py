@@ -21,20 +21,19 @@ class Browser:
         self.home = tempfile.mkdtemp(prefix="browser-")
         down, self._write = os.pipe()
         self._read, up = os.pipe()
-        places = [os.dup2(fd, 50 + i) for i, fd in enumerate((down, up))]  # 3 and 4 may be taken
-
-        def pipes() -> None:
-            os.dup2(places[0], 3)
-            os.dup2(places[1], 4)
-
         flags = ["--headless=new", "--no-sandbox", "--disable-gpu", "--remote-debugging-pipe", "--no-first-run",
                  "--disable-dev-shm-usage", f"--user-data-dir={self.home}"]  # fmt: skip
+        # Chromium reads commands from file 3 and writes answers to file 4
+        shell = ["bash", "-c", f'exec "$@" 3<&{down} 4>&{up}', "bash", str(CHROMIUM), *flags, "about:blank"]
         self.process = subprocess.Popen(
-            [str(CHROMIUM), *flags, "about:blank"], preexec_fn=pipes, pass_fds=(3, 4), start_new_session=True,
-            stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-        )  # fmt: skip
-        for fd in (*places, down, up):
-            os.close(fd)
+            shell,
+            pass_fds=(down, up),
+            start_new_session=True,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+        os.close(down)
+        os.close(up)
         self._buffer, self._number, self.session = b"", 0, None
         self.errors: list[str] = []
         self.requests: list[str] = []
