@@ -78,6 +78,17 @@ def write_json(path: Path, value: object) -> None:
     write_bytes(path, (json.dumps(value, indent=2) + "\n").encode())
 
 
+def append_line(path: Path, line: str) -> None:
+    """Append a line to a file; one before it that was cut short stays apart."""
+    try:
+        with Path(path).open("ab+") as file:
+            if file.tell() and (file.seek(-1, os.SEEK_END), file.read(1))[1] != b"\n":
+                file.write(b"\n")
+            file.write((line + "\n").encode())
+    except OSError as error:
+        raise _not_written(path, error) from None
+
+
 def sha256(path: Path) -> str:
     """The checksum of a file, in hexadecimal digits."""
     with Path(path).open("rb") as file:

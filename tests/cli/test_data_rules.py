@@ -267,9 +267,11 @@ def test_an_action_log_is_replayed_for_rules_that_read_the_emulator(command, tmp
     assert allowed[:, 0].all()
 
 
-def test_look_ahead_says_the_same_of_a_replayed_log_as_of_the_game(command, tmp_path):
+def test_look_ahead_says_the_same_of_a_replayed_log_as_of_the_game(command, tmp_path, monkeypatch):
     log, rule = tmp_path / "freeway.json.gz", "rlpd_gx.envs.atari:Lookahead"
-    policy = ("--policy", "rlpd_gx.experiments.atari_ram:mostly_up")
+    (tmp_path / "freeway_script.py").write_text("def up(observation):\n    return 1\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    policy = ("--policy", "freeway_script:up")
     options = ("--format", "action-log", "--steps", 60)
     assert command("collect", "--env", "ALE/Freeway-v5", "--out", log, *policy, *options)[0] == 0
     code, _, err = convert(command, log, tmp_path / "sets", rule, "--env", "Atari/Freeway-ram")

@@ -1,5 +1,6 @@
 import json
 import re
+from html.parser import HTMLParser
 
 import pytest
 from hypothesis import example, given
@@ -7,9 +8,50 @@ from hypothesis import strategies as st
 
 from rlpd_gx.errors import GxError
 from rlpd_gx.report import write_comparison, write_report
-from rlpd_gx.report.charts import Series, axis_number, binned, chart, number, running_mean, thinned, ticks
+from rlpd_gx.report.charts import Series, axis_number, binned, chart, number, running_mean, ticks
 from rlpd_gx.report.records import read_run
-from rlpd_gx.report.words import results_text
+from rlpd_gx.report.words import comparison_text, results_text
+
+VOID = {"meta", "line", "circle", "path", "polyline"}
+
+
+class Page(HTMLParser):
+    """The text of a page by place, refusing tags that do not match."""
+
+    def __init__(self, html: str):
+        super().__init__()
+        self.open: list[str] = []
+        self.tags: list[tuple[str, dict]] = []
+        self.texts: list[tuple[tuple[str, ...], str]] = []
+        self.feed(html)
+        self.close()
+        assert self.open == []
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append((tag, dict(attrs)))
+        if tag not in VOID or tag == "path":
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag, attrs):
+        self.tags.append((tag, dict(attrs)))
+
+    def handle_endtag(self, tag):
+        if tag in VOID and tag not in self.open[-1:]:
+            return
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        if data.strip():
+            self.texts.append((tuple(self.open), data.strip()))
+
+    def text(self, tag: str | None = None) -> str:
+        return "\n".join(text for path, text in self.texts if tag is None or tag in path)
+
+    def tiles(self) -> dict[str, str]:
+        names = [text for path, text in self.texts if path[-1:] == ("dt",)]
+        values = [text for path, text in self.texts if path[-1:] == ("dd",)]
+        return dict(zip(names, values, strict=True))
+
 
 CONFIG = {
     "env": "Hopper-v5",
@@ -118,24 +160,9 @@ def test_a_run_that_was_stopped_is_shown_as_far_as_it_went(tmp_path):
     assert "versions.json cannot be read" in notes
 
 
-def test_a_comparison_holds_both_runs(tmp_path):
-    guarded, bare = tmp_path / "run", tmp_path / "run-unguarded"
-    for folder, guard in ((guarded, "guardian"), (bare, "none")):
-        folder.mkdir()
-        write(folder, result=RESULT | {"guard": guard})
-    path = write_comparison([guarded, bare])
-    assert path == guarded / "comparison.html"
-    found = json.loads(re.search(r'id="data">(.*?)</script>', path.read_text(), re.S)[1])
-    assert {name: run["guard"] for name, run in found["runs"].items()} == {
-        "run": "guardian",
-        "run-unguarded": "none",
-    }
-    assert found["start"] == "#/?select=run|run-unguarded"
-
-
 def counts(folder) -> dict[str, list[str]]:
     """The table of counts on the terminal, row by row."""
-    lines = results_text([read_run(folder)]).splitlines()
+    lines = results_text(read_run(folder)).splitlines()
     return {line[:35].strip(): re.split(r"  +", line[35:].strip()) for line in lines[2:]}
 
 
@@ -174,6 +201,43 @@ def test_no_label_is_clipped(last, width):
     for x, text in labels:
         half = 3.4 * len(text)  # half a label in 11 px type
         assert half <= float(x) <= width - half
+
+
+def test_a_comparison_links_both_runs_and_overlays_their_curves(tmp_path):
+    guarded, bare = tmp_path / "run", tmp_path / "run-unguarded"
+    for folder, guard, rate in ((guarded, "guardian", 0.01), (bare, "none", 0.03)):
+        folder.mkdir()
+        write(
+            folder,
+            result=RESULT | {"guard": guard},
+            rows=[{**row, "unsafe_events_rate": rate} for row in ROWS],
+        )
+        write_report(folder)
+    (bare / "play.mp4").touch()
+    found = Page(write_comparison([guarded, bare]).read_text())
+    links = [attrs["href"] for tag, attrs in found.tags if tag == "a"]
+    assert [(guarded / link).resolve() for link in links] == [guarded / "report.html", bare / "report.html"]
+    assert [attrs["src"] for tag, attrs in found.tags if tag == "video"] == ["../run-unguarded/play.mp4"]
+    lines = [attrs["class"] for tag, attrs in found.tags if tag == "polyline"]
+    assert lines == ["line line c1", "line line c2"] * 4
+    assert "1 of 80" in found.text("table")
+    assert found.text("thead").split("\n") == ["guardian", "no guard"] * 2
+    events = [
+        attrs["aria-label"] for tag, attrs in found.tags if "from 0 to 40;" in attrs.get("aria-label", "")
+    ]
+    assert len(events) == 1  # 0.01 of 4,000 steps
+    assert "no guard: 41 points from 0 to 120" in events[0]
+
+
+def test_runs_with_the_same_guard_are_compared_by_the_names_of_their_folders(tmp_path):
+    folders = [tmp_path / "slow", tmp_path / "fast"]
+    for folder in folders:
+        folder.mkdir()
+        write(folder)
+    table = comparison_text([read_run(folder) for folder in folders])
+    assert re.search(r"^Training +slow +fast$", table, re.M)
+    assert re.search(r"^  Corrections +321 +321$", table, re.M)
+    assert max(map(len, table.splitlines())) <= 80
 
 
 @given(
@@ -223,7 +287,6 @@ def test_long_series_are_shortened_honestly():
     assert len(steps) == 334
     assert values[0] == pytest.approx(1 / 3)
     assert sum(v * 3 for v in values[:-1]) + values[-1] == pytest.approx(500)
-    assert len(thinned(points, 300)[0]) == 250
     assert running_mean(([1.0, 2.0, 3.0], [3.0, 5.0, 10.0]), 2)[1] == [3.0, 4.0, 7.5]
     assert [number(n) for n in (1234567, 0.123456, 12345.678, -3.0)] == [
         "1,234,567",

@@ -31,6 +31,8 @@ class Option(NamedTuple):
     max: float | None = None
     short: str = ""
     """One letter."""
+    many: bool = False
+    """Whether several values may follow the flag; for lists."""
 
 
 class Argument(Option):
@@ -93,8 +95,10 @@ class Parser(argparse.ArgumentParser):
             more |= {"choices": get_args(kind), "metavar": "WORD"}
         else:
             if get_origin(kind) is list:
-                (kind,), more["action"] = get_args(kind), "append"
+                (kind,) = get_args(kind)
+                more |= {"nargs": "+"} if isinstance(option, Argument) else {"action": "append"}
             more |= {"type": _reader(kind, option), "metavar": VALUES[kind]}
+            more |= {"action": "extend", "nargs": "+"} if option.many else {}
         if isinstance(option, Argument):
             more |= {"metavar": name.upper()} | ({} if required else {"nargs": "?"})
             self.add_argument(parameter.name, **more)

@@ -16,7 +16,7 @@ from rlpd_gx.loop.environments import Environments, Member
 from rlpd_gx.loop.evaluate import Evaluation
 from rlpd_gx.loop.guard_identity import GuardIdentity
 from rlpd_gx.loop.run_folder import Logs, RunFolder
-from rlpd_gx.loop.task import Task
+from rlpd_gx.loop.task import Counting, Task
 from rlpd_gx.loop.train import Trainer, Watcher
 from rlpd_gx.replay.segments import Segments
 
@@ -73,7 +73,10 @@ class Saver:
 
 
 def resume(
-    path: Path, watchers: tuple[Watcher, ...] = (), steps: int | None = None
+    path: Path,
+    watchers: tuple[Watcher, ...] = (),
+    steps: int | None = None,
+    counting: Counting | None = None,
 ) -> tuple[Trainer, Saver, list[str]]:
     """The trainer of a run folder as it was at its newest good checkpoint, and what there is to say of it.
 
@@ -82,7 +85,7 @@ def resume(
     folder, config = RunFolder.resume(path)
     if steps is not None:
         config = settings.with_values(config, {"steps": steps}, "--steps")
-    saver, task = Saver(folder), Task(config)
+    saver, task = Saver(folder), Task(config, counting)
     logs = saver.logs(task)
     if not saver.checkpoints.exist():  # killed before the first one was complete
         if origin := folder.asked().get("forked_from"):
@@ -231,9 +234,16 @@ def _restore_member(trainer: Trainer, member: Member, saved: dict[str, Any]) -> 
     return [f"the episode of environment {member.index} starts over: {why}"]
 
 
-def load_learner(path: Path) -> tuple[QLearner, Environments]:
-    """The learner of a run as it was last saved, and one member of its environment to play in."""
+def trained(path: Path) -> tuple[QLearner, Task]:
+    """The learner of a run as it was last saved, and its task with what the guard has learned."""
     _, task, loaded = last_saved(path)
     learner = task.learner()
     learner.load_state(loaded.state["learner"])
+    task.guard.load_state(loaded.state["guard_state"])
+    return learner, task
+
+
+def load_learner(path: Path) -> tuple[QLearner, Environments]:
+    """The learner of a run as it was last saved, and one member of its environment to play in."""
+    learner, task = trained(path)
     return learner, task.environments([task.make_env(evaluation=True)])

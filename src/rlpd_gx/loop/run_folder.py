@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 from rlpd_gx import settings
 from rlpd_gx.config import Config
 from rlpd_gx.errors import GxError
-from rlpd_gx.files import write_json
+from rlpd_gx.files import append_line, write_json
 
 fcntl: ModuleType | None
 try:
@@ -104,14 +104,7 @@ class RunFolder:
     def log(self, kind: str, step: int, **values: Any) -> None:
         """Append a row of metrics. Nothing in it depends on the clock."""
         row = {"kind": kind, "step": step, **values}
-        path = self.path / "metrics.jsonl"
-        try:
-            with path.open("ab+") as file:
-                if file.tell() and (file.seek(-1, os.SEEK_END), file.read(1))[1] != b"\n":
-                    file.write(b"\n")  # a row that was cut short must not swallow this one
-                file.write((json.dumps(row) + "\n").encode())
-        except OSError as error:
-            raise GxError(f"{path}: cannot be written: {error.strerror}") from None
+        append_line(self.path / "metrics.jsonl", json.dumps(row))
 
 
 class Logs:
@@ -157,6 +150,10 @@ class Logs:
                 os.truncate(path, min(size, path.stat().st_size))
 
 
+class Busy(GxError):
+    """Another process is writing a run folder."""
+
+
 class Lock:
     """The right to write into a run folder; a process that ends, however it ends, gives it back."""
 
@@ -184,7 +181,7 @@ class Lock:
         except BlockingIOError:
             holder = os.pread(handle, 32, 0).decode(errors="replace").strip() or "unknown"
             os.close(handle)
-            raise GxError(
+            raise Busy(
                 f"{folder}: process {holder} is writing this run; wait until it ends, or stop it first"
             ) from None
         except OSError as error:

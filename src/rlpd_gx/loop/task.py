@@ -39,12 +39,16 @@ from rlpd_gx.safe_sets import SafeSet, Spec
 from rlpd_gx.trees import DType, Json, Tree
 from rlpd_gx.types import Array
 
+Counting = Callable[[gym.Env, str], gym.Env]
+
 
 @dataclass(frozen=True)
 class Task:
     """What a config stands for. Nothing is made before it is asked for."""
 
     config: Config
+    counting: Counting | None = None
+    """Puts a counter between guard and environment, given the environment and the name of the rules."""
 
     def make_env(self, *, evaluation: bool = False, audit: Path | None = None, rules: Any = None) -> gym.Env:
         """One environment behind its guard; without rules, the bare environment. `rules` replace those of the task."""
@@ -63,6 +67,8 @@ class Task:
             load(run.rules_state, "rules-state")  # an error names the flag of this command
         named, options = guard_options(env, run.rules, run.rules_state)
         rules = named if rules is None else rules
+        if self.counting is not None:
+            env = self.counting(env, run.rules)
         file = None if audit is None else str(audit)
         return self.guard.environment(env, rules, audit=file, **options), rules, options
 
@@ -182,7 +188,7 @@ class Task:
 
     def environments(self, envs: Sequence[gym.Env]) -> Environments:
         """Environments of this task, stepped together."""
-        return Environments(envs, self.encode, self.example)
+        return Environments(envs, self.encode, self.example.stack, self.example.safe_set)
 
     def device(self) -> str:
         """What the learner runs on."""

@@ -47,9 +47,8 @@ def bootstrap(
     fewest = min(map(len, tasks))
     if fewest < 2:
         raise ValueError("an interval needs two seeds or more for every task")
-    drawn = []
-    for _ in range(resamples):
-        drawn.append(aggregate(np.stack([generator.choice(task, fewest) for task in tasks])))
+    samples = np.stack([generator.choice(task, (resamples, fewest)) for task in tasks], axis=1)
+    drawn = [aggregate(sample) for sample in samples]
     low, high = np.quantile(drawn, [0.025, 0.975])
     return float(low), float(high)
 

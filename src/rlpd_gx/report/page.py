@@ -1,10 +1,16 @@
-"""Pages without a script: a style, and sections of HTML."""
+"""Pages without a script: a style, and parts of HTML."""
 
+from collections.abc import Iterable, Sequence
 from html import escape
 from importlib.resources import files
 
+from rlpd_gx.report.charts import number
+from rlpd_gx.report.records import is_number
 
-def document(title: str, about: str, body: str) -> str:
+WINDOW = 20  # episodes in the running mean of returns
+
+
+def document(title: str, about: str, body: str, kind: str = "results") -> str:
     """A page with its style; `body` is HTML."""
     style = files("rlpd_gx.report").joinpath("style.css").read_text(encoding="utf-8")
     return f"""<!doctype html>
@@ -12,12 +18,12 @@ def document(title: str, about: str, body: str) -> str:
 <head>
 <meta charset="utf-8">
 <meta name="viewport" content="width=device-width, initial-scale=1">
-<title>{escape(title)} – rlpd-gx</title>
+<title>{escape(title)} – {kind}</title>
 <style>{style}</style>
 </head>
 <body>
 <header>
-<p class="eyebrow">RLPD-GX</p>
+<p class="eyebrow">RLPD-GX {kind}</p>
 <h1>{escape(title)}</h1>
 <p class="about">{escape(about)}</p>
 </header>
@@ -29,6 +35,40 @@ def document(title: str, about: str, body: str) -> str:
 """
 
 
+def tiles_html(tiles: Iterable[tuple[str, str, str]]) -> str:
+    """Large figures: a name, the figure, and a line below it."""
+    cells = "".join(
+        f'<div class="tile"><dt>{escape(name)}</dt><dd>{escape(value)}</dd><p>{escape(note)}</p></div>'
+        for name, value, note in tiles
+    )
+    return f'<dl class="tiles">{cells}</dl>'
+
+
+def table(heads: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
+    """The first column names the rows; numbers are aligned to the right."""
+    names = "".join(f'<th scope="col">{escape(head)}</th>' for head in heads)
+    head = f"<thead><tr>{names}</tr></thead>" if heads else ""
+    body = "".join(
+        f'<tr><th scope="row">{escape(str(name))}</th>'
+        + "".join(
+            f'<td class="{"number" if is_number(v) else "text"}">{escape(_shown(v))}</td>' for v in values
+        )
+        + "</tr>"
+        for name, *values in rows
+    )
+    return f"<table>{head}<tbody>{body}</tbody></table>"
+
+
 def section(title: str, content: str) -> str:
     """A part of the page under its title."""
     return f"<section><h2>{escape(title)}</h2>{content}</section>"
+
+
+def _shown(value: object) -> str:
+    if is_number(value):
+        return number(value)
+    if value is None or value == "" or value == {} or value == []:
+        return "–"
+    if isinstance(value, list | tuple):
+        return ", ".join(map(_shown, value))
+    return {True: "yes", False: "no"}[value] if isinstance(value, bool) else str(value)

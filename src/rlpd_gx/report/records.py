@@ -57,9 +57,19 @@ class Run:
         evaluations = self.of("evaluation")
         return evaluations[-1] if evaluations else self.result.get("evaluation") or {}
 
+    @property
+    def last_step(self) -> float:
+        """The last step of any row."""
+        return float(self.rows[-1]["step"]) if self.rows else 0.0
+
     def of(self, kind: str) -> list[Json]:
         """The rows of one kind."""
         return [row for row in self.rows if row["kind"] == kind]
+
+    def points(self, kind: str, name: str) -> Points:
+        """The steps and finite values of a column in the rows of a kind."""
+        found = [(float(row["step"]), float(row[name])) for row in self.of(kind) if is_number(row.get(name))]
+        return [step for step, _ in found], [value for _, value in found]
 
 
 def is_number(value: object) -> TypeGuard[float]:
