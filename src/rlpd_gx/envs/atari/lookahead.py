@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from hashlib import blake2b
-from typing import Any
+from typing import Any, NamedTuple
 
 from rlpd_gx import rules
 from rlpd_gx.envs.atari.env import AtariEnv
@@ -65,22 +65,30 @@ class Emulator:
 
     def _run(self, place: Place, frames: list[Any]) -> Place:
         ale, game = self.ale, self.game
-        state, before = place.token
+        state, before = place.token.state, place.token.moment
         if place is not self._at:
             if state.getEpisodeFrameNumber() == 0:  # a state before the first frame needs such an emulator
                 ale.reset_game()
             ale.restoreState(state)
-        worst = 0.0
-        for action in frames:
-            worst = min(worst, ale.act(action))
+        rewards = [ale.act(action) for action in frames]
         after = Moment(ale.getRAM(), ale.lives(), ale.game_over())
-        self._at = _place(ale, after, game.is_dying(after.ram) or game.unsafe(before, after, worst))
+        unsafe = game.is_dying(after.ram) or game.unsafe(before, after, min(rewards))
+        self._at = _place(ale, after, unsafe, sum(rewards))
         return self._at
 
 
-def _place(ale: Any, moment: Moment, unsafe: bool) -> Place:
+class Token(NamedTuple):
+    """What the emulator needs to continue from a place, and the reward of the step that led there."""
+
+    state: Any
+    moment: Moment
+    reward: float
+
+
+def _place(ale: Any, moment: Moment, unsafe: bool, reward: float = 0.0) -> Place:
     state = ale.cloneState()
-    return Place(blake2b(state.serialize(), digest_size=16).digest(), unsafe, (state, moment))
+    identity = blake2b(state.serialize(), digest_size=16).digest()
+    return Place(identity, unsafe, Token(state, moment, reward))
 
 
 def default_depth(game: Game) -> int:
