@@ -29,6 +29,7 @@ class Place:
     identity: bytes
     unsafe: bool  # the unsafe event has just happened, or can no longer be avoided
     token: Any = None  # for the model itself: everything needed to continue from here
+    settled: bool = False  # nothing unsafe can come from here soon, so there is no need to look further
 
 
 class Model(Protocol):
@@ -107,6 +108,11 @@ class Plan:
         """This plan, then another one."""
         return Plan(self.actions + other.actions, self.places + other.places)
 
+    @property
+    def settled(self) -> bool:
+        """Whether it ends where there is no need to look further."""
+        return bool(self.places) and self.places[-1].settled
+
     def cut(self, start: int, end: int | None = None) -> "Plan":
         """The steps from `start` to `end`."""
         return Plan(self.actions[start:end], self.places[start:end])
@@ -126,6 +132,7 @@ class Situation:
     known: dict[bytes, tuple[Plan, int]] = field(default_factory=dict)  # places on plans of full length
     asked: list[tuple[int, int | None]] = field(default_factory=list)  # (action, previous one), in order
     spent: int = 0  # simulated steps
+    repaired: bool = False  # a search without an inherited plan was made
 
     def add(self, plan: Plan) -> None:
         """Let later searches end as soon as they meet this plan."""
@@ -151,6 +158,8 @@ class Search:
 
     def __call__(self, state: State, action: Action, previous_action: Action = None) -> float:
         root = self.model.here(state)
+        if root.settled:
+            return 0.0
         situation = self._environments.get(state)
         if situation is None:
             situation = self._recalled(root)
@@ -169,7 +178,7 @@ class Search:
     def _arrived(self, root: Place, inherited: Plan) -> Situation:
         """A new state, and what remains of the plan that led there."""
         situation = Situation(root, inherited)
-        if len(inherited) == self.depth - 1:
+        if len(inherited) == self.depth - 1 and not inherited.settled:
             self._extend(situation)
         return situation
 
@@ -211,18 +220,22 @@ class Search:
         for place in outcomes:
             if place.unsafe:
                 return 0
+            if place.settled:
+                continue
             if place.identity not in situation.plans:  # else another action leads to the same place
                 situation.plans[place.identity] = self._search(situation, place, action)
-            time = min(time, 1 + len(situation.plans[place.identity]))
+            plan = situation.plans[place.identity]
+            time = time if plan.settled else min(time, 1 + len(plan))
         return time
 
     def _search(self, situation: Situation, place: Place, action: int) -> Plan:
-        """The longest plan found from a place; one of depth - 1 steps is enough."""
+        """The longest plan found from a place; one of depth - 1 steps, or that ends settled, is enough."""
         best = NOTHING
         for plan in self._attempts(situation, place, action):
             if len(plan) > len(best):
                 best = plan
-            if len(best) >= self.depth - 1:
+            if len(plan) >= self.depth - 1 or plan.settled:
+                best = plan
                 situation.add(best)
                 break
         return best
@@ -232,17 +245,23 @@ class Search:
         inherited = situation.inherited
         if inherited and inherited.places[0].identity == place.identity:
             yield inherited.cut(1)
-            yield from self._repairs(situation)
+            yield from self._repairs(situation, inherited)
             return
         ways: list[list[int]] = [[held] for held in dict.fromkeys((action, *self.held))]
         if inherited:
             ways = [inherited.actions[1:], *ways][: self.attempts]
+        longest = NOTHING
         for way in ways:
-            yield self._roll(situation, place, way, self.depth - 1)
+            plan = self._roll(situation, place, way, self.depth - 1)
+            longest = max(longest, plan, key=len)
+            yield plan
+        if not inherited and not situation.repaired:  # there is no other plan to fall back on
+            situation.repaired = True
+            yield from self._repairs(situation, Plan([action], [place]).joined(longest))
 
-    def _repairs(self, situation: Situation) -> Iterator[Plan]:
-        """Other endings for an inherited plan that becomes unsafe: leave it, earlier each time, for random actions."""
-        inherited, need = situation.inherited, self.depth - 1
+    def _repairs(self, situation: Situation, inherited: Plan) -> Iterator[Plan]:
+        """Other endings for a plan that becomes unsafe: leave it, earlier each time, for random actions."""
+        need = self.depth - 1
         chance = random.Random(zlib.crc32(situation.root.identity))
         limit = situation.spent + self.effort * self.depth
         back = 1
@@ -259,7 +278,7 @@ class Search:
     def _roll(self, situation: Situation, place: Place, way: Iterable[int], need: int) -> Plan:
         """Take the actions of `way`, then repeat the last one, for `need` steps or until the unsafe event."""
         plan, actions = Plan(), _held_on(way)
-        while len(plan) < need:
+        while len(plan) < need and not place.settled:
             met, at = situation.known.get(place.identity, (NOTHING, 0))
             if at < len(met):  # from here on a safe plan is known
                 plan = plan.joined(met.cut(at))

@@ -164,6 +164,8 @@ class RuleRow:
     at: float = 0
     hit: Range = (0, 0)
     speed: float = 0
+    turns: float = 0  # where a ball that goes away turns back at the earliest, on `axis`
+    fastest: float = 0  # pixels that the ball goes in a step at most; 0: not known
     bounce: Range = (0, 0)
     start: str = ""  # where the player will come to rest on the other axis; where it is, if not given
 

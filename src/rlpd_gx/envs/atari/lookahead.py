@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 from rlpd_gx import rules
 from rlpd_gx.envs.atari.env import AtariEnv
 from rlpd_gx.envs.atari.games import Game, Moment
+from rlpd_gx.envs.atari.ram_rules import NothingNear, images
 from rlpd_gx.errors import GxError
 from rlpd_gx.rules import Place
 
@@ -17,6 +18,9 @@ RELIABLE_RECALL = 0.95  # of a dying flag
 MOST_DEPTH_STEPS = 48  # the lag of Krull and Gopher is longer, but so is what a verdict would cost
 
 
+CLEAR_STEPS = 8  # that nothing of the table may come into play for, where a quick look-ahead stops
+
+
 class Emulator:
     """A second emulator, without chance, as a model of games played with the same settings as `env`.
 
@@ -24,7 +28,8 @@ class Emulator:
     of their states stay the same.
     """
 
-    def __init__(self, env: AtariEnv) -> None:
+    def __init__(self, env: AtariEnv, clear_steps: int = 0) -> None:
+        self.nothing_near = NothingNear(env, clear_steps) if clear_steps else None
         self.game, self.frame_skip = env.game, env.frame_skip
         self.sticky = env.settings["sticky"] > 0
         twin = AtariEnv(
@@ -39,7 +44,8 @@ class Emulator:
         """Of what makes a step and an event."""
         game, names = self.game, [action.name for action in self.actions]
         event = (game.name, game.event, game.end_counts, repr(game.dying))
-        return rules.fingerprint(CODE, Game.unsafe, event, names, self.frame_skip, self.sticky)
+        near = self.nothing_near and self.nothing_near.fingerprint
+        return rules.fingerprint(CODE, Game.unsafe, event, names, self.frame_skip, self.sticky, near)
 
     def here(self, state: Any) -> Place:
         """Where a game stands, in our environment or, while a log is replayed, in ale-py's own.
@@ -47,9 +53,10 @@ class Emulator:
         Never unsafe, since what comes next is worth a look even if a flag shows.
         """
         ale = state.ale
+        settled = self.nothing_near is not None and self.nothing_near(*images(state))
         if isinstance(state, AtariEnv):  # which knows better than the emulator right after a restore
-            return _place(ale, Moment(state.ram(), state.lives, state.game_over), False)
-        return _place(ale, Moment(ale.getRAM(), ale.lives(), ale.game_over()), False)
+            return _place(ale, Moment(state.ram(), state.lives, state.game_over), settled=settled)
+        return _place(ale, Moment(ale.getRAM(), ale.lives(), ale.game_over()), settled=settled)
 
     def advance(self, place: Place, action: int) -> Place:
         """One step: an action for `frame_skip` frames."""
@@ -73,7 +80,8 @@ class Emulator:
         rewards = [ale.act(action) for action in frames]
         after = Moment(ale.getRAM(), ale.lives(), ale.game_over())
         unsafe = game.is_dying(after.ram) or game.unsafe(before, after, min(rewards))
-        self._at = _place(ale, after, unsafe, sum(rewards))
+        settled = not unsafe and self.nothing_near is not None and self.nothing_near(after.ram, before.ram)
+        self._at = _place(ale, after, unsafe, sum(rewards), settled)
         return self._at
 
 
@@ -85,10 +93,12 @@ class Token(NamedTuple):
     reward: float
 
 
-def _place(ale: Any, moment: Moment, unsafe: bool, reward: float = 0.0) -> Place:
+def _place(
+    ale: Any, moment: Moment, unsafe: bool = False, reward: float = 0.0, settled: bool = False
+) -> Place:
     state = ale.cloneState()
     identity = blake2b(state.serialize(), digest_size=16).digest()
-    return Place(identity, unsafe, Token(state, moment, reward))
+    return Place(identity, unsafe, Token(state, moment, reward), settled)
 
 
 def default_depth(game: Game) -> int:
@@ -105,6 +115,7 @@ class Lookahead(rules.Lookahead):
         depth: steps to look ahead; the game's own if not given.
         continuations: actions that are tried for going on, each held, by number or name (`"UP"`); all if not given.
         attempts, effort: see `gx.Lookahead`.
+        clear_steps: simulate no further where RAM shows that nothing comes into play within so many steps; 0: always.
     """
 
     def __init__(
@@ -115,6 +126,7 @@ class Lookahead(rules.Lookahead):
         *,
         attempts: int = 3,
         effort: int = 10,
+        clear_steps: int = 0,
     ) -> None:
         atari: AtariEnv = env.unwrapped
         if not isinstance(atari, AtariEnv):
@@ -128,7 +140,7 @@ class Lookahead(rules.Lookahead):
         for unknown in (a for a in given if isinstance(a, str) and a not in names):
             raise GxError(f"{atari.game.name} has no action {unknown!r}; it has {', '.join(names)}")
         held = [names.index(a) if isinstance(a, str) else int(a) for a in given]
-        model = Emulator(atari)
+        model = Emulator(atari, clear_steps)
         super().__init__(
             model,
             depth=depth or default_depth(atari.game),
@@ -137,6 +149,13 @@ class Lookahead(rules.Lookahead):
             effort=effort,
             needs=("previous_action",) if model.sticky else (),
         )
+
+
+class QuickLookahead(Lookahead):
+    """Look-ahead that simulates only where a thing, a ball or a resource of the game's table matters soon."""
+
+    def __init__(self, env: Any) -> None:
+        super().__init__(env, clear_steps=CLEAR_STEPS)
 
 
 def emulator_state(env: Any, observation: Any, info: dict[str, Any]) -> Any:
