@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import gymnasium as gym
 import numpy as np
@@ -23,6 +24,8 @@ class Description:
     """Whether `info["unsafe_event"]` is in every step, also without rules."""
     replay_options: Mapping[str, str] = field(default_factory=lambda: {"observation": "ram"})
     """The observation that action logs are replayed into, as the format's options."""
+    offline_sets: Mapping[str, Path] = field(default_factory=dict)
+    """Datasets that come with the package, by the name that `--offline` gives them."""
 
 
 def describe(env_id: str) -> Description:
@@ -30,6 +33,8 @@ def describe(env_id: str) -> Description:
     ours = ATARI.fullmatch(env_id)
     if ours is None:
         return Description()
+    from rlpd_gx.envs.atari.offline import sets_of
+
     whole_games = {"life_loss_ends": False, "clip_rewards": False}
     replay = {"observation": ours["observation"]}
     if ours["observation"] == "objects":
@@ -39,6 +44,7 @@ def describe(env_id: str) -> Description:
         sample_in_evaluation=True,
         reports_unsafe_events=True,
         replay_options=replay,
+        offline_sets=sets_of(ours["game"]),
     )
 
 

@@ -8,6 +8,7 @@ import random
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import chain, repeat
 from typing import Any, Protocol
 from weakref import WeakKeyDictionary
@@ -54,6 +55,12 @@ class Model(Protocol):
         `previous_action` is None unless the rule declares that it needs it.
         """
         ...
+
+    # A model may also have:
+    # def harmless(self, state: State, action: int) -> bool:
+    #     Whether an action needs no search.
+    # def suggest(self, place: Place, held: int) -> int:
+    #     The held action, or one that is safer at first sight: tried early as a way to continue.
 
 
 class Twin:
@@ -119,6 +126,7 @@ class Plan:
 
 
 NOTHING = Plan()
+Way = Callable[[Place], int]  # the next action to try
 
 
 @dataclass(slots=True)
@@ -147,6 +155,8 @@ class Search:
         self.model, self.depth, self.held = model, depth, tuple(held)
         self.attempts, self.effort = attempts, effort
         self.simulated_steps = 0
+        self.harmless: Callable[[State, int], bool] | None = getattr(model, "harmless", None)
+        self.suggest: Callable[..., int] | None = getattr(model, "suggest", None)
         self._environments: WeakKeyDictionary[Any, Situation] = WeakKeyDictionary()
         self._saved: list[Json] = []
 
@@ -157,9 +167,9 @@ class Search:
         return fingerprint(CODE, self.model.fingerprint, settings)
 
     def __call__(self, state: State, action: Action, previous_action: Action = None) -> float:
-        root = self.model.here(state)
-        if root.settled:
+        if self.harmless is not None and self.harmless(state, int(action)):
             return 0.0
+        root = self.model.here(state)
         situation = self._environments.get(state)
         if situation is None:
             situation = self._recalled(root)
@@ -190,7 +200,7 @@ class Search:
                 continue
             self._saved.remove(environment)
             actions = environment["inherited"] if key == environment["root"] else environment["plans"][key]
-            inherited = self._roll(Situation(root, NOTHING), root, actions, len(actions))
+            inherited = self._roll(Situation(root, NOTHING), root, _held_on(actions), len(actions))
             self.simulated_steps = counted
             situation = self._arrived(root, inherited)
             if key == environment["root"]:
@@ -247,9 +257,11 @@ class Search:
             yield inherited.cut(1)
             yield from self._repairs(situation, inherited)
             return
-        ways: list[list[int]] = [[held] for held in dict.fromkeys((action, *self.held))]
+        ways = [_held_on([held]) for held in dict.fromkeys((action, *self.held))]
+        if self.suggest is not None:
+            ways[0] = partial(self.suggest, held=action)
         if inherited:
-            ways = [inherited.actions[1:], *ways][: self.attempts]
+            ways = [_held_on(inherited.actions[1:]), *ways][: self.attempts]
         longest = NOTHING
         for way in ways:
             plan = self._roll(situation, place, way, self.depth - 1)
@@ -272,19 +284,20 @@ class Search:
             kept = inherited.cut(1, leave)
             segments = [(chance.choice(self.held), chance.randint(1, 8)) for _ in range(8)]
             way = chain.from_iterable(repeat(held, times) for held, times in segments)
-            yield kept.joined(self._roll(situation, inherited.places[leave - 1], way, need - len(kept)))
+            rolled = self._roll(situation, inherited.places[leave - 1], _held_on(way), need - len(kept))
+            yield kept.joined(rolled)
             back = 1 if leave == 1 else back + 1 + chance.randrange(back)
 
-    def _roll(self, situation: Situation, place: Place, way: Iterable[int], need: int) -> Plan:
-        """Take the actions of `way`, then repeat the last one, for `need` steps or until the unsafe event."""
-        plan, actions = Plan(), _held_on(way)
+    def _roll(self, situation: Situation, place: Place, way: Way, need: int) -> Plan:
+        """Take the actions of `way` for `need` steps, or until the unsafe event or a settled place."""
+        plan = Plan()
         while len(plan) < need and not place.settled:
             met, at = situation.known.get(place.identity, (NOTHING, 0))
             if at < len(met):  # from here on a safe plan is known
                 plan = plan.joined(met.cut(at))
                 place = plan.places[-1]
                 continue
-            action = next(actions)
+            action = way(place)
             place = self._advance(situation, place, action)
             if place.unsafe:
                 break
@@ -320,12 +333,11 @@ class Search:
         self._saved = list(memory["environments"])
 
 
-def _held_on(way: Iterable[int]) -> Iterator[int]:
-    """The actions of a way, then its last action repeated without end."""
-    last = 0
-    for last in way:
-        yield last
-    yield from repeat(last)
+def _held_on(actions: Iterable[int]) -> Way:
+    """The given actions, then the last one repeated without end."""
+    given = list(actions)
+    remaining = chain(given, repeat(given[-1] if given else 0))
+    return lambda place: next(remaining)
 
 
 class Lookahead(Atom):

@@ -182,6 +182,7 @@ class Game:
     dying: tuple[Flag, ...] = ()  # any of them; empty where none was found
     depth: int = 0  # steps to look ahead, as the flag asks for
     horizon: int = 0  # look at least so far, where traps close earlier than that
+    reach: float = 0  # horizons of the RAM rules that are enough for a quick look-ahead; 0: not found to be
     evidence: Evidence = Evidence()
     player: Player | None = None
     things: tuple[Thing, ...] = ()

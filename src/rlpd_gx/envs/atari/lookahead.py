@@ -10,6 +10,7 @@ from rlpd_gx.envs.atari.games import Game, Moment
 from rlpd_gx.envs.atari.ram_rules import NothingNear, images
 from rlpd_gx.errors import GxError
 from rlpd_gx.rules import Place
+from rlpd_gx.types import Array
 
 CODE = rules.code_of(__file__)  # part of the fingerprint
 DEPTH_STEPS = 24
@@ -18,7 +19,6 @@ RELIABLE_RECALL = 0.95  # of a dying flag
 MOST_DEPTH_STEPS = 48  # the lag of Krull and Gopher is longer, but so is what a verdict would cost
 
 
-CLEAR_STEPS = 8  # that nothing of the table may come into play for, where a quick look-ahead stops
 
 
 class Emulator:
@@ -28,8 +28,10 @@ class Emulator:
     of their states stay the same.
     """
 
-    def __init__(self, env: AtariEnv, clear_steps: int = 0) -> None:
-        self.nothing_near = NothingNear(env, clear_steps) if clear_steps else None
+    def __init__(self, env: AtariEnv, reach: float = 0) -> None:
+        self.nothing_near = NothingNear(env, reach) if reach else None
+        self.harmless = self._harmless if reach else None
+        self.suggest = self._suggest if reach else None
         self.game, self.frame_skip = env.game, env.frame_skip
         self.sticky = env.settings["sticky"] > 0
         twin = AtariEnv(
@@ -53,10 +55,11 @@ class Emulator:
         Never unsafe, since what comes next is worth a look even if a flag shows.
         """
         ale = state.ale
-        settled = self.nothing_near is not None and self.nothing_near(*images(state))
         if isinstance(state, AtariEnv):  # which knows better than the emulator right after a restore
-            return _place(ale, Moment(state.ram(), state.lives, state.game_over), settled=settled)
-        return _place(ale, Moment(ale.getRAM(), ale.lives(), ale.game_over()), settled=settled)
+            moment = Moment(state.ram(), state.lives, state.game_over)
+        else:
+            moment = Moment(ale.getRAM(), ale.lives(), ale.game_over())
+        return _place(ale, moment, images(state)[1])
 
     def advance(self, place: Place, action: int) -> Place:
         """One step: an action for `frame_skip` frames."""
@@ -70,6 +73,18 @@ class Emulator:
         late = range(self.frame_skip + 1)
         return [self._run(place, [before] * k + [now] * (self.frame_skip - k)) for k in late]
 
+    def _harmless(self, state: Any, action: int) -> bool:
+        """Whether RAM rules allow an action, and nothing else comes into play soon."""
+        assert self.nothing_near is not None
+        return self.nothing_near.allows(*images(state), action)
+
+    def _suggest(self, place: Place, held: int) -> int:
+        """The held action unless another one has a larger margin under the RAM rules."""
+        assert self.nothing_near is not None
+        margins = self.nothing_near.margins(place.token.moment.ram, place.token.was)
+        best = int(margins.argmax())
+        return best if margins[best] > margins[held] else held
+
     def _run(self, place: Place, frames: list[Any]) -> Place:
         ale, game = self.ale, self.game
         state, before = place.token.state, place.token.moment
@@ -81,7 +96,7 @@ class Emulator:
         after = Moment(ale.getRAM(), ale.lives(), ale.game_over())
         unsafe = game.is_dying(after.ram) or game.unsafe(before, after, min(rewards))
         settled = not unsafe and self.nothing_near is not None and self.nothing_near(after.ram, before.ram)
-        self._at = _place(ale, after, unsafe, sum(rewards), settled)
+        self._at = _place(ale, after, before.ram, unsafe, sum(rewards), settled)
         return self._at
 
 
@@ -91,14 +106,15 @@ class Token(NamedTuple):
     state: Any
     moment: Moment
     reward: float
+    was: Array  # RAM a step before
 
 
 def _place(
-    ale: Any, moment: Moment, unsafe: bool = False, reward: float = 0.0, settled: bool = False
+    ale: Any, moment: Moment, was: Array, unsafe: bool = False, reward: float = 0.0, settled: bool = False
 ) -> Place:
     state = ale.cloneState()
     identity = blake2b(state.serialize(), digest_size=16).digest()
-    return Place(identity, unsafe, Token(state, moment, reward), settled)
+    return Place(identity, unsafe, Token(state, moment, reward, was), settled)
 
 
 def default_depth(game: Game) -> int:
@@ -115,7 +131,7 @@ class Lookahead(rules.Lookahead):
         depth: steps to look ahead; the game's own if not given.
         continuations: actions that are tried for going on, each held, by number or name (`"UP"`); all if not given.
         attempts, effort: see `gx.Lookahead`.
-        clear_steps: simulate no further where RAM shows that nothing comes into play within so many steps; 0: always.
+        reach: simulate no further where RAM rules see nothing within this multiple of their horizon; 0: always.
     """
 
     def __init__(
@@ -126,7 +142,7 @@ class Lookahead(rules.Lookahead):
         *,
         attempts: int = 3,
         effort: int = 10,
-        clear_steps: int = 0,
+        reach: float = 0,
     ) -> None:
         atari: AtariEnv = env.unwrapped
         if not isinstance(atari, AtariEnv):
@@ -140,7 +156,7 @@ class Lookahead(rules.Lookahead):
         for unknown in (a for a in given if isinstance(a, str) and a not in names):
             raise GxError(f"{atari.game.name} has no action {unknown!r}; it has {', '.join(names)}")
         held = [names.index(a) if isinstance(a, str) else int(a) for a in given]
-        model = Emulator(atari, clear_steps)
+        model = Emulator(atari, reach)
         super().__init__(
             model,
             depth=depth or default_depth(atari.game),
@@ -152,10 +168,13 @@ class Lookahead(rules.Lookahead):
 
 
 class QuickLookahead(Lookahead):
-    """Look-ahead that simulates only where a thing, a ball or a resource of the game's table matters soon."""
+    """Look-ahead that simulates only where a thing, a ball or a resource of the game's table matters soon.
 
-    def __init__(self, env: Any) -> None:
-        super().__init__(env, clear_steps=CLEAR_STEPS)
+    The same as `Lookahead` in games whose table has no `reach`: there RAM rules miss too much to end a search with.
+    """
+
+    def __init__(self, env: Any, depth: int | None = None) -> None:
+        super().__init__(env, depth, reach=getattr(getattr(env.unwrapped, "game", None), "reach", 0))
 
 
 def emulator_state(env: Any, observation: Any, info: dict[str, Any]) -> Any:

@@ -28,6 +28,7 @@ from rlpd_gx.types import Array
 
 CODE = rules.code_of(__file__)  # part of the fingerprint
 TOUCH = 1e-9  # a collision at the horizon is one
+AMPLE_STEPS = 12  # of a resource that are left, beside the way back, for it not to matter
 SPARE_STEPS = 3  # in hand before a ball comes, for the place it comes to not to matter
 
 
@@ -38,8 +39,8 @@ class Margins(Protocol):
         """RAM [128] and that of a step before -> margins [n]."""
         ...
 
-    def clear(self, ram: Array, was: Array, steps: int) -> bool:
-        """Whether nothing is forbidden now or in `steps` steps, whatever the player does."""
+    def clear(self, ram: Array, was: Array, reach: float) -> bool:
+        """Whether nothing is forbidden within `reach` horizons, whatever the player does."""
         ...
 
 
@@ -88,21 +89,34 @@ class RamRule(rules.Atom):
 
 
 class NothingNear:
-    """Whether nothing of a table comes into play within `steps` steps, whatever the player does; from two RAM images.
+    """Whether nothing of a table comes into play soon, whatever the player does; from two RAM images.
 
-    What `QuickLookahead` ends its search with.
+    Soon is within `reach` times the horizon of a rule. This is what `QuickLookahead` ends its search with.
     """
 
-    def __init__(self, env: Any, steps: int) -> None:
-        self.steps, self._rules = steps, [part for part in RamRules(env).parts if isinstance(part, RamRule)]
+    def __init__(self, env: Any, reach: float) -> None:
+        self.reach, self._rules = reach, [part for part in RamRules(env).parts if isinstance(part, RamRule)]
 
     @property
     def fingerprint(self) -> str:
         """Of the rules and how far they look."""
-        return rules.fingerprint(self.steps, [rule.fingerprint for rule in self._rules])
+        return rules.fingerprint(self.reach, [rule.fingerprint for rule in self._rules])
 
     def __call__(self, ram: Array, was: Array) -> bool:
-        return all(rule.margins.clear(ram, was, self.steps) for rule in self._rules)
+        return all(rule.margins.clear(ram, was, self.reach) for rule in self._rules)
+
+    def allows(self, ram: Array, was: Array, action: int) -> bool:
+        """The same for one action: others may be blocked."""
+        return all(
+            rule.margins(ram, was)[action] >= 0
+            if isinstance(rule.margins, _Blocked)
+            else rule.margins.clear(ram, was, self.reach)
+            for rule in self._rules
+        )
+
+    def margins(self, ram: Array, was: Array) -> Array:
+        """The smallest margin of every action [n]."""
+        return np.min([rule.margins(ram, was) for rule in self._rules], axis=0)
 
 
 class _OfStates:
@@ -248,9 +262,9 @@ class _Collision:
         best = self._in_a_maze(steps, heading) if self.maze else steps.max(axis=1)
         return (best - self.horizon)[self.which]
 
-    def clear(self, ram: Array, was: Array, steps: int) -> bool:
+    def clear(self, ram: Array, was: Array, reach: float) -> bool:
         scene = self.sight.scene(ram, was)
-        return scene.player is None or self._near(scene, ram, was, steps, self.maze) is None
+        return scene.player is None or self._near(scene, ram, was, reach * self.horizon, self.maze) is None
 
     def _in_a_maze(self, steps: Array, heading: tuple[float, float]) -> Array:
         """Steps to the collision for each action [u]: what crosses the heading may be barred by a wall."""
@@ -356,7 +370,7 @@ class _MustReach:
         return row.speed * max(steps - 1 - row.margin, 0) - missing
 
 
-    def clear(self, ram: Array, was: Array, steps: int) -> bool:
+    def clear(self, ram: Array, was: Array, reach: float) -> bool:
         """Whether there is time for any place that the ball may come to, or to spare for where it will be."""
         scene, row = self.sight.scene(ram, was), self.row
         ball = scene.places[self.member]
@@ -396,9 +410,9 @@ class _Resource:
         return np.where(self.back, max(spare, 0.0), spare - 1)
 
 
-    def clear(self, ram: Array, was: Array, steps: int) -> bool:
+    def clear(self, ram: Array, was: Array, reach: float) -> bool:
         left, needs, counts = self._read(ram.tobytes(), was.tobytes())
-        return not counts or left - 1 - needs >= steps
+        return not counts or left - 1 - needs >= AMPLE_STEPS
 
 
 class _Blocked:
@@ -419,7 +433,7 @@ class _Blocked:
     def __call__(self, ram: Array, was: Array) -> Array:
         return self.margins if self._when(ram.tobytes(), was.tobytes())[0] else self.nothing
 
-    def clear(self, ram: Array, was: Array, steps: int) -> bool:
+    def clear(self, ram: Array, was: Array, reach: float) -> bool:
         return self(ram, was) is self.nothing
 
 
