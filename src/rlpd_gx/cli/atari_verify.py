@@ -27,7 +27,10 @@ def verify(
     ] = "random",
     observation: Annotated[str, Option(help="What the policy sees: ram, objects or pixels.")] = "ram",
     guard: Annotated[
-        str, Option(help="look-ahead, ram (the table's rules), or both: look-ahead where RAM rules see something coming.")
+        str,
+        Option(
+            help="look-ahead, ram (the table's rules), or both: look-ahead where RAM rules see something coming."
+        ),
     ] = "look-ahead",
     critical: Annotated[
         int, Option(min=0, help="States on which RAM rules are compared with complete look-ahead sets.")

@@ -12,6 +12,8 @@ import argparse
 import gzip
 import json
 import shlex
+import subprocess
+import sys
 from pathlib import Path
 
 from rlpd_gx import files
@@ -33,20 +35,20 @@ def main() -> None:
     for name in ("collect", "join"):
         commands.add_parser(name).add_argument("parts", type=Path, help="folder of the parts")
     commands.add_parser("table")
-    chosen = vars(parser.parse_args())
-    {"collect": collect, "join": join, "table": table}[chosen.pop("command")](**chosen)
+    chosen = parser.parse_args()
+    if chosen.command == "table":
+        table()
+    else:
+        (collect if chosen.command == "collect" else join)(chosen.parts)
 
 
 def collect(parts: Path) -> None:
     """Make the parts that are missing, the games in turn."""
-    from rlpd_gx.cli.collect import collect as collect_one
-
     for part, steps in enumerate(PARTS):
         for game in GAMES:
             out = _part(parts, game, part)
             if not out.exists():
-                options = _options(game, part)
-                collect_one(out=out, steps=steps, **options, format="action-log")
+                subprocess.run([sys.executable, "-m", "rlpd_gx", *_words(game, part, steps, out)], check=True)
 
 
 def join(parts: Path) -> None:
@@ -64,9 +66,7 @@ def join(parts: Path) -> None:
             "episodes": [episode for _, log in logs for episode in log["episodes"]],
         }
         compact = json.dumps(joined, separators=(",", ":")).replace(".0,", ",").replace(".0]", "]")
-        files.write_bytes(
-            FOLDER / "planner" / f"{game}.json.gz", gzip.compress(compact.encode(), 9, mtime=0)
-        )
+        files.write_bytes(FOLDER / "planner" / f"{game}.json.gz", gzip.compress(compact.encode(), 9, mtime=0))
 
 
 def table() -> None:
@@ -80,7 +80,9 @@ def table() -> None:
         log, size = read(path), path.stat().st_size
         parts = log["parts"]
         steps = sum(p["steps"] for p in parts)
-        lost = sum(max(a - b, 0) for e in log["episodes"] for a, b in zip(e["lives"], e["lives"][1:], strict=False))
+        lost = sum(
+            max(a - b, 0) for e in log["episodes"] for a, b in zip(e["lives"], e["lives"][1:], strict=False)
+        )
         lines.append(
             f"{path.name.partition('.')[0]:<15} {steps:>7,} {len(log['episodes']):>6} "
             f"{1000 * sum(p['score'] for p in parts) / steps:>23,.1f} {1000 * lost / steps:>11.2f} "
@@ -106,23 +108,25 @@ def _part(parts: Path, game: str, part: int) -> Path:
     return parts / f"{game}-{part}.json.gz"
 
 
-def _options(game: str, part: int) -> Json:
-    # The observation is not in the log; RAM is the smallest to keep in memory meanwhile.
-    return {
+def _words(game: str, part: int, steps: int, out: Path) -> list[str]:
+    """The command of a part; RAM is the smallest observation to keep meanwhile, and none is in the log."""
+    options = {
         "env": f"ALE/{game}-v5",
-        "env_kwargs": '{"obs_type": "ram"}',
+        "env-kwargs": '{"obs_type": "ram"}',
         "policy": "planner",
         "seed": SEED + part,
+        "steps": steps,
+        "format": "action-log",
+        "out": out,
     }
+    return ["collect", *(word for name, value in options.items() for word in (f"--{name}", str(value)))]
 
 
 def _facts(game: str, part: int, log: Json) -> Json:
     episodes = log["episodes"]
     steps = sum(len(episode["ale_actions"]) for episode in episodes)
-    options = {**_options(game, part), "steps": steps, "format": "action-log", "out": f"{game}-{part}.json.gz"}
-    words = [word for name, value in options.items() for word in (f"--{name.replace('_', '-')}", str(value))]
     return {
-        "command": shlex.join(["rlpd-gx", "collect", *words]),
+        "command": shlex.join(["rlpd-gx", *_words(game, part, steps, Path(f"{game}-{part}.json.gz"))]),
         "seed": SEED + part,
         "steps": steps,
         "score": sum(sum(episode["rewards"]) for episode in episodes),

@@ -19,8 +19,6 @@ RELIABLE_RECALL = 0.95  # of a dying flag
 MOST_DEPTH_STEPS = 48  # the lag of Krull and Gopher is longer, but so is what a verdict would cost
 
 
-
-
 class Emulator:
     """A second emulator, without chance, as a model of games played with the same settings as `env`.
 

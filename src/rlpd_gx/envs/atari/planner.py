@@ -91,7 +91,9 @@ class PlanSearch:
         self.simulated_steps = 0
         self._ends = emulator.game.event == LIFE_LOST  # an unsafe event ends a plan
         self._plan: list[int] = []
-        self._places: list[Place] = []  # after each action; fewer than actions if an unsafe event ends the plan
+        self._places: list[
+            Place
+        ] = []  # after each action; fewer than actions if an unsafe event ends the plan
         self._rewards, self._rewarded = 1.0, 1  # sum and number of rewards seen, for the mean
 
     def __call__(self, world: Any) -> int:

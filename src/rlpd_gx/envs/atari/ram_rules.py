@@ -44,7 +44,6 @@ class Margins(Protocol):
         ...
 
 
-
 class RamRules(rules.Combined):
     """The RAM rules of a game, all of which must hold; use them with `state=emulator_state`, like `Lookahead`.
 
@@ -369,7 +368,6 @@ class _MustReach:
         missing = np.maximum(np.maximum(least - player, player - most), 0)
         return row.speed * max(steps - 1 - row.margin, 0) - missing
 
-
     def clear(self, ram: Array, was: Array, reach: float) -> bool:
         """Whether there is time for any place that the ball may come to, or to spare for where it will be."""
         scene, row = self.sight.scene(ram, was), self.row
@@ -381,7 +379,9 @@ class _MustReach:
             return bool(self(ram, was).min() >= SPARE_STEPS * row.speed)
         if distance * (row.at - row.turns) <= 0:  # it has passed
             return False
-        away = max(abs(distance), abs(row.at - row.turns))  # it turns back there or later, as fast as it ever is
+        away = max(
+            abs(distance), abs(row.at - row.turns)
+        )  # it turns back there or later, as fast as it ever is
         here = scene.player[self.across]
         needs = max(here - self.low, self.high - here) / row.speed + SPARE_STEPS
         return row.fastest > 0 and away / row.fastest >= needs
@@ -408,7 +408,6 @@ class _Resource:
             return self.nothing
         spare = float(left - 1 - needs)
         return np.where(self.back, max(spare, 0.0), spare - 1)
-
 
     def clear(self, ram: Array, was: Array, reach: float) -> bool:
         left, needs, counts = self._read(ram.tobytes(), was.tobytes())
