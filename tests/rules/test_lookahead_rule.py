@@ -121,8 +121,8 @@ def test_what_it_allows_can_really_stay_safe_and_no_event_comes_unannounced(kind
 @given(seeds)
 def test_nothing_is_simulated_beyond_where_nothing_can_go_wrong(seed):
     world = CalmWorld(seed)
-    for world.at in np.flatnonzero(~world.bad).tolist():
-        rule = lookahead(world)
+    for at in np.flatnonzero(~world.bad).tolist():
+        world.at, rule = at, lookahead(world)
         gx.Guardian(gym.spaces.Discrete(ACTIONS), rule).certify(world, 0)
         if world.calm[world.at]:
             assert rule.simulated_steps == 0
