@@ -10,6 +10,7 @@ from two_temptations import TASK
 
 from rlpd_gx.guards._risk import labels
 from rlpd_gx.loop.configure import configure
+from rlpd_gx.loop.measure import measure_run
 from rlpd_gx.loop.resume import Saver, resume
 from rlpd_gx.loop.run_folder import RunFolder
 from rlpd_gx.loop.task import Task
@@ -76,6 +77,7 @@ def test_it_learns_to_veto_what_the_learner_wants(tmp_path: Path, continuous: bo
     settings: dict[str, Any] = {"env_kwargs": {"length": 1, "continuous": continuous}, "steps": 400}
     if continuous:
         settings |= {"rules": "two_temptations:bound", "temperature": 0.1}
+    wanted_action = np.array([0.8], np.float32) if continuous else 1
     risky, wanted = {}, {}
     for guard in ("classifier", "none"):
         trainer = _trainer(tmp_path / guard, guard=guard, **settings)
@@ -95,6 +97,12 @@ def test_it_learns_to_veto_what_the_learner_wants(tmp_path: Path, continuous: bo
     assert risky["none"] > 0.8
     assert risky["classifier"] < 0.2
     assert wanted["classifier"] > 0.5  # vetoed, not unlearned
+    # what it has learned is there when the run is evaluated later, by another policy too
+    later = measure_run(
+        tmp_path / "classifier", ["dependence"], policy=lambda observation: wanted_action, episodes=20
+    )
+    assert later["dependence"]["unsafe_event_rate_with_guard"] == 0
+    assert later["dependence"]["unsafe_event_rate_without_guard"] == 1
     rows = [json.loads(row) for row in (tmp_path / "classifier/metrics.jsonl").read_text().splitlines()]
     trained = [row for row in rows if row["kind"] == "train" and row.get("classifier_recall") is not None]
     assert {"classifier_precision", "classifier_calibration_error", "classifier_threshold"} <= set(

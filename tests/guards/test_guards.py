@@ -3,17 +3,20 @@
 import json
 from pathlib import Path
 
+import gymnasium as gym
 import numpy as np
 import pytest
 
 from rlpd_gx import guards
 from rlpd_gx.config import PRESETS
+from rlpd_gx.deploy.export import Export
 from rlpd_gx.errors import GxError
 from rlpd_gx.loop.configure import configure
 from rlpd_gx.loop.resume import Saver, resume
 from rlpd_gx.loop.run_folder import RunFolder
 from rlpd_gx.loop.task import Task
 from rlpd_gx.loop.train import Trainer
+from rlpd_gx.rules import mask_rule
 
 RULES = {"env": "Probe/LureDiscrete-v0", "rules": "rlpd_gx.envs.probes:lure_mask"}
 CONTINUOUS = {"env": "Probe/LureContinuous-v0", "rules": "rlpd_gx.envs.probes:lure_bounds"}
@@ -134,16 +137,46 @@ def test_replace_draws_in_a_box_and_asks_a_declared_policy_first() -> None:
     assert (second_actions(reckless) == drawn).all()  # what the rules forbid is never executed
 
 
+def test_replace_draws_joint_actions() -> None:
+    space = gym.spaces.MultiDiscrete([3, 2], start=[0, 5])
+
+    class Dials(gym.Env):
+        observation_space, action_space = gym.spaces.Box(0, 1, (1,), np.float32), space
+
+        def reset(
+            self, *, seed: int | None = None, options: object = None
+        ) -> tuple[np.ndarray, dict[str, object]]:
+            return np.zeros(1, np.float32), {}
+
+        def step(self, action: np.ndarray) -> tuple[np.ndarray, float, bool, bool, dict[str, object]]:
+            assert space.contains(action)
+            return np.zeros(1, np.float32), 0.0, False, False, {}
+
+    rule = mask_rule(lambda state: (np.array([True, True, False]), np.ones(2, bool)), name="low")
+    env = guards.find("replace").begin(0, watched=False).environment(Dials(), rule)
+    env.reset()
+    drawn = [tuple(env.step(np.array([2, 5]))[-1]["guardian"].action.tolist()) for _ in range(200)]
+    assert set(drawn) == {(0, 5), (0, 6), (1, 5), (1, 6)}
+    assert min(drawn.count(action) for action in set(drawn)) > 20
+
+
+def test_a_run_without_a_policy_is_not_exported(tmp_path: Path) -> None:
+    trainer = _trained(tmp_path / "run", guard="random")
+    with pytest.raises(GxError, match="trains no policy"):
+        Export.of_run(trainer.folder.path)
+
+
 def test_penalty_costs_where_the_rules_correct_and_nowhere_else(tmp_path: Path) -> None:
     for name, cost in (("penalty=7", 7.0), ("guardian+penalty=3", 3.0), ("shield+penalty", 1.0)):
-        trainer = _trained(tmp_path / name, guard=name, **_offline(tmp_path / f"{name} data"))
+        trainer = _trained(tmp_path / name, guard=name, steps=40)  # half of them random
         line = trainer.online.timeline
         broken = line.is_step & (line.observation[:, 0] > 0) & (line.proposed_action == 2)
         plain = np.where(line.observation[:, 0] > 0, np.array([0.0, 1.0, 5.0])[line.executed_action], 0.0)
         assert broken.any()
         assert np.allclose(line.reward[broken], plain[broken] - cost)
         assert np.allclose(line.reward[line.is_step & ~broken], plain[line.is_step & ~broken])
-        data = trainer.task.offline.timeline
+        given = RULES | SMALL | {"guard": name} | _offline(tmp_path / f"{name} data")
+        data = Task(configure("rlpd-gx", given)).offline.timeline
         assert data.reward[data.is_step].tolist()[:2] == [100.0, 5.0 - cost]  # the data did the forbidden
         assert trainer.last_evaluation.episodes[0].score >= 0  # reported returns are the task's own
     assert guards.find("penalty").value == 1

@@ -31,7 +31,7 @@ CONFIG = LearnerConfig(
 def _next_value(learner: Any, features: Any, code: Any) -> Any:
     """The guarded soft value [B] under the target critics."""
     if isinstance(learner, SoftDiscrete):
-        return learner._soft_value(learner.target["ensemble"](features), code, learner._subset())[0]
+        return learner._soft_value(features, learner.guarded.allowed(code), learner._subset())[0]
     return learner._soft_value(features, learner._next_policy(features, code), learner._subset())
 
 
@@ -50,7 +50,11 @@ def _masks(generator: np.random.Generator) -> gx.Mask:
 def _discrete(config: LearnerConfig, masks: gx.Mask, embedding: Any = EMBEDDING) -> Any:
     space = gym.spaces.Discrete(N)
     kind = SoftDiscrete if config.actor == "auto" else SacDiscrete
-    return kind(config, SPACE, space, safe_set_spec=masks.spec, embedding=embedding, seed=1)
+    learner = kind(config, SPACE, space, safe_set_spec=masks.spec, embedding=embedding, seed=1)
+    if isinstance(learner, SoftDiscrete):  # values that differ, as after some training
+        for critic in (learner.critic, learner.target):
+            critic["ensemble"].weights[-1].data.mul_(100)
+    return learner
 
 
 def _counted(mask: gx.Mask, row: int, untested: str) -> list[int]:
@@ -111,7 +115,7 @@ def test_discrete_values(backup: Any, sign: Any, untested: Any, embedded: bool, 
     masks, embedding = _masks(generator), EMBEDDING if embedded else None
     config = replace(CONFIG, backup=backup, backup_entropy=sign, untested=untested, actor=actor)
     learner = _discrete(config, masks, embedding)
-    features = torch.tensor(generator.normal(size=(B, OBS)) * 3, dtype=torch.float32)
+    features = torch.tensor(generator.normal(size=(B, OBS)) * 3, dtype=torch.float32).clamp(-10, 10)
     with torch.no_grad():
         value = _next_value(learner, features, masks.encode())
         logits = _logits(learner, features)
@@ -133,7 +137,7 @@ def test_tree_backup(backup: Any, actor: Any) -> None:
     learner = _discrete(replace(CONFIG, backup=backup, actor=actor), after)
 
     def states() -> torch.Tensor:
-        return torch.tensor(generator.normal(size=(B, OBS)) * 3, dtype=torch.float32)
+        return torch.tensor(generator.normal(size=(B, OBS)) * 3, dtype=torch.float32).clamp(-10, 10)
 
     seen, following = [states() for _ in range(most)], states()
     action, length = generator.integers(N, size=(B, most)), generator.integers(1, most + 1, B)
@@ -259,7 +263,16 @@ def test_a_soft_learner_stays_finite_for_values_of_any_size(seed: int, backup: A
     assert all(p.isfinite().all() for p in learner.policy.parameters())
 
 
-def test_a_soft_policy_is_the_softmax_of_what_theory_calls_the_soft_policy() -> None:
+def test_an_untrained_soft_policy_is_uniform() -> None:
+    learner = SoftDiscrete(
+        CONFIG, SPACE, gym.spaces.Discrete(N), safe_set_spec=gx.Mask(np.ones((1, N), bool)).spec
+    )
+    with torch.no_grad():
+        policy = learner.policy.logits(torch.randn(50, OBS)).softmax(dim=-1).numpy()
+    assert policy == pytest.approx(np.full((50, N), 1 / N), abs=0.02)
+
+
+def test_a_soft_policy_is_the_softmax_of_values_over_alpha() -> None:
     """Probabilities of sampled actions are exp(Q / alpha), normalised over the safe set."""
     allowed = np.array([True, False, True, True, False])
     masks = gx.Mask(np.tile(allowed, (20_000, 1)))

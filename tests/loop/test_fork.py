@@ -54,6 +54,16 @@ def test_another_seed_shares_nothing_random(source: gx.Run, tmp_path: Path) -> N
     assert rows(one, 60, 120) != rows(two, 60, 120) != rows(source, 60, 120)
 
 
+@pytest.mark.filterwarnings("ignore:rule .* is not batched")
+def test_the_guard_may_be_another_one(tmp_path: Path) -> None:
+    gentle = gx.bounds_rule(lambda observation: ([-1.0], [1.0]), name="gentle")
+    run = gx.train(**(LINE | {"steps": 40}), rules=gentle, out=tmp_path / "run")
+    for guard in ("none", "shield", "replace"):
+        other = run.fork(20, guard=guard, steps=50, out=tmp_path / guard, progress=False)
+        assert (other.result["guard"].partition("=")[0], other.result["steps"]) == (guard, 50)
+        assert (other.result["training"]["forbidden_executed"] > 0) == (guard == "none")
+
+
 @pytest.mark.parametrize(
     ("step", "settings", "sentence"),
     [

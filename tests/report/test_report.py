@@ -10,7 +10,7 @@ from rlpd_gx.errors import GxError
 from rlpd_gx.report import write_comparison, write_report
 from rlpd_gx.report.charts import Series, axis_number, binned, chart, number, running_mean, thinned, ticks
 from rlpd_gx.report.records import read_run
-from rlpd_gx.report.words import results_text
+from rlpd_gx.report.words import comparison_text, results_text
 
 VOID = {"meta", "line", "circle", "path", "polyline"}
 
@@ -231,7 +231,7 @@ def test_without_rules_nothing_is_claimed_about_them(tmp_path):
 
 def counts(folder) -> dict[str, list[str]]:
     """The table of counts on the terminal, row by row."""
-    lines = results_text([read_run(folder)]).splitlines()
+    lines = results_text(read_run(folder)).splitlines()
     return {line[:35].strip(): re.split(r"  +", line[35:].strip()) for line in lines[2:]}
 
 
@@ -291,17 +291,39 @@ def test_no_label_is_clipped(last, width):
 
 def test_a_comparison_links_both_runs_and_overlays_their_curves(tmp_path):
     guarded, bare = tmp_path / "run", tmp_path / "run-unguarded"
-    for folder, guard in ((guarded, "guardian"), (bare, "none")):
+    for folder, guard, rate in ((guarded, "guardian", 0.01), (bare, "none", 0.03)):
         folder.mkdir()
-        write(folder, result=RESULT | {"guard": guard})
+        write(
+            folder,
+            result=RESULT | {"guard": guard},
+            rows=[{**row, "unsafe_events_rate": rate} for row in ROWS],
+        )
         write_report(folder)
+    (bare / "play.mp4").touch()
     found = Page(write_comparison([guarded, bare]).read_text())
     links = [attrs["href"] for tag, attrs in found.tags if tag == "a"]
     assert [(guarded / link).resolve() for link in links] == [guarded / "report.html", bare / "report.html"]
+    assert [attrs["src"] for tag, attrs in found.tags if tag == "video"] == ["../run-unguarded/play.mp4"]
     lines = [attrs["class"] for tag, attrs in found.tags if tag == "polyline"]
     assert lines == ["line line c1", "line line c2"] * 4
     assert "1 of 80" in found.text("table")
-    assert {"guardian, training", "none, last evaluation"} <= set(found.text("thead").split("\n"))
+    assert found.text("thead").split("\n") == ["guardian", "no guard"] * 2
+    events = [
+        attrs["aria-label"] for tag, attrs in found.tags if "from 0 to 40;" in attrs.get("aria-label", "")
+    ]
+    assert len(events) == 1  # 0.01 of 4,000 steps
+    assert "no guard: 41 points from 0 to 120" in events[0]
+
+
+def test_runs_with_the_same_guard_are_compared_by_the_names_of_their_folders(tmp_path):
+    folders = [tmp_path / "slow", tmp_path / "fast"]
+    for folder in folders:
+        folder.mkdir()
+        write(folder)
+    table = comparison_text([read_run(folder) for folder in folders])
+    assert re.search(r"^Training +slow +fast$", table, re.M)
+    assert re.search(r"^  Corrections +321 +321$", table, re.M)
+    assert max(map(len, table.splitlines())) <= 80
 
 
 @given(

@@ -11,6 +11,7 @@ COMMANDS = {  # words -> (module:function, one line)
     "sweep": ("sweep:sweep", "Train every combination of some settings."),
     "reproduce": ("reproduce:reproduce", "Run the experiments of the paper."),
     "report": ("reproduce:report", "Write a page from experiments or a run."),
+    "compare": ("compare:compare", "Show runs side by side, on one page."),
     "measure": ("measure:measure", "Measure the policy of a run."),
     "guard": ("guard:guard", "Try rules on an environment."),
     "collect": ("collect:collect", "Record a dataset."),

@@ -95,7 +95,8 @@ class Parser(argparse.ArgumentParser):
             more |= {"choices": get_args(kind), "metavar": "WORD"}
         else:
             if get_origin(kind) is list:
-                (kind,), more["action"] = get_args(kind), "append"
+                (kind,) = get_args(kind)
+                more |= {"nargs": "+"} if isinstance(option, Argument) else {"action": "append"}
             more |= {"type": _reader(kind, option), "metavar": VALUES[kind]}
             more |= {"action": "extend", "nargs": "+"} if option.many else {}
         if isinstance(option, Argument):

@@ -41,7 +41,9 @@ def train(
         Option("Begin with what RUN had learned at STEP (RUN@STEP; RUN alone: its newest checkpoint)."),
     ] = None,
     env_wrappers: EnvWrappers = None,
-    compare: Annotated[bool, Option("Then train without a guard, with the same budget and seed.")] = False,
+    compare: Annotated[
+        bool, Option("Also train without a guard, at the same time, with the same budget and seed.")
+    ] = False,
     track: Annotated[list[str] | None, Option("Also send the numbers to wandb or trackio.")] = None,
     quiet: Annotated[bool, Option("Print results and errors only.")] = False,
     help: Annotated[bool, Option("Show the settings that people use first.", short="h")] = False,
@@ -69,7 +71,7 @@ def train(
         _leave_out(others, "--resume continues a run with its own settings")
         steps = SETTINGS["steps"].read(given["steps"], COMMAND_LINE) if "steps" in given else None
         _trained(lambda: api.continued(resume, steps, **watched), resume)
-        _finish([resume])
+        _finish(resume)
         return
     if from_ is not None:
         from rlpd_gx.loop.fork import read_origin
@@ -80,7 +82,7 @@ def train(
         values = typed(config, given)[1]
         fork = partial(api.forked, source, step, out, values, words=COMMAND_LINE, **watched)
         _trained(fork, out)
-        _finish([out])
+        _finish(out)
         return
     chosen = in_force(preset, config, given)
     if not chosen.run.env:
@@ -91,12 +93,11 @@ def train(
         if chosen.run.guard != "none":
             raise GxError(f"--guard {chosen.run.guard} needs rules: give --rules module:name")
     out = out or api.new_folder(chosen)
-    runs = {out: chosen}
     if compare:
-        runs[out.with_name(f"{out.name}-unguarded")] = in_force(preset, config, given | {"guard": "none"})
-    for path, run in runs.items():
-        _trained(partial(api.begin, run, path, **watched), path)
-    _finish(list(runs))
+        _compared(chosen, out, quiet)
+        return
+    _trained(lambda: api.begin(chosen, out, **watched), out)
+    _finish(out)
 
 
 def in_force(preset: str | None, file: Path | None, given: dict[str, Any]) -> "Config":
@@ -165,17 +166,25 @@ def _trained(train: "Callable[[], Run]", path: Path) -> None:
         raise SystemExit(128 + stop.number) from None
 
 
-def _finish(paths: list[Path]) -> None:
-    """Print the results and write the reports."""
-    from rlpd_gx.report import write_comparison, write_report
+def _compared(chosen: "Config", out: Path, quiet: bool) -> None:
+    """The run and its unguarded twin, each as an ordinary run in a process of its own."""
+    from rlpd_gx.cli.compare import compare, train_together
+
+    words = [word for word in sys.argv[1:] if word != "--compare"]
+    bare = out.with_name(f"{out.name}-unguarded")
+    guarded_run, bare_run = ([*words, "--out", str(path)] for path in (out, bare))
+    train_together({chosen.run.guard: guarded_run, "no guard": [*bare_run, "--guard", "none"]}, quiet=quiet)
+    compare([out, bare])
+
+
+def _finish(path: Path) -> None:
+    """Print the results and write the report."""
+    from rlpd_gx.report import write_report
     from rlpd_gx.report.records import read_run
     from rlpd_gx.report.words import results_text
 
-    print(results_text([read_run(path) for path in paths]))
-    for path in paths:
-        print(f"Report: {write_report(path)}")
-    if len(paths) > 1:
-        print(f"Both runs on one page: {write_comparison(paths)}")
+    print(results_text(read_run(path)))
+    print(f"Report: {write_report(path)}")
 
 
 def evaluate(

@@ -66,6 +66,8 @@ class Export:
         """The policy of a run as it was last saved."""
         folder, task, loaded = last_saved(path)
         config, example = task.config, task.example
+        if not task.guard.learns:
+            raise GxError(f"{path}: was run with --guard {config.run.guard}, which trains no policy")
         asked, declared = settings.flat(config), example.options.get("embedding")
         about: Json = {
             "format": FORMAT,

@@ -3,12 +3,14 @@
     python -m rlpd_gx.experiments.learner_tried run Assault soft --seed 11
     python -m rlpd_gx.experiments.learner_tried table
 
-Objects, no rules and no offline data: the Learner alone. One hypothesis at a time: each variant changes the settings
-below in one place. Scores are of whole games with sampled actions: all that ended in the second half of training, and
-three in each evaluation. `run` adds one entry to results/learner-tried.json.
+Objects and no offline data; no rules (the Learner alone), except that `guarded` variants have RAM rules. One hypothesis
+at a time: each variant changes the settings below in one place. Scores are of whole games with sampled actions: all
+that ended in the second half of training, and three in each evaluation. `run` adds an entry to
+results/learner-tried.json.
 """
 
 import json
+import subprocess
 from pathlib import Path
 
 import numpy as np
@@ -34,6 +36,7 @@ COMMON: Json = {
 }
 LIFE: Json = {"life_loss_ends": True, "clip_rewards": True}
 WHOLE: Json = {"life_loss_ends": False, "clip_rewards": True}
+GUARDED: Json = {"rules": "rlpd_gx.envs.atari:RamRules", "guard": "guardian"}
 VARIANTS: dict[str, Json] = {
     "actor": {"actor": "raw"},
     "actor, whole games": {"actor": "raw", "env_kwargs": WHOLE},
@@ -44,6 +47,8 @@ VARIANTS: dict[str, Json] = {
     "soft, entropy 0.1": {"target_entropy": 0.1},
     "soft, entropy 0.4": {"target_entropy": 0.4},
     "soft, 5 critics": {"ensemble_size": 5},
+    "guarded, project": GUARDED,
+    "guarded, renormalise": GUARDED | {"backup": "renormalise", "execution": "resample"},
 }
 
 
@@ -66,6 +71,7 @@ def run(game: str, variant: str, seed: int, out: Path, steps: int, settings: str
         "game": game,
         "variant": variant,
         "seed": seed,
+        "commit": _commit(),
         "command": command,
         "curve": {step: round(float(np.mean(scores)), 1) for step, scores in summary["curve"].items()},
         "training": late_games(folder, steps // 2),
@@ -74,6 +80,14 @@ def run(game: str, variant: str, seed: int, out: Path, steps: int, settings: str
     known = json.loads(RESULTS.read_text()) if RESULTS.exists() else []
     kept = [e for e in known if e["command"] != command]
     RESULTS.write_text(json.dumps([*kept, entry], indent=1) + "\n")
+
+
+def _commit() -> str:
+    """Of the code that ran, where it is a repository."""
+    asked = subprocess.run(
+        ["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False
+    )
+    return asked.stdout.strip()
 
 
 def late_games(folder: Path, after: int) -> list[float]:

@@ -1,5 +1,6 @@
 """The Guardian: rules in, verdicts out."""
 
+import copy
 import operator
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
@@ -78,7 +79,9 @@ class Guardian:
         self._rules_worker, self._fallback_worker = Worker("the rules"), Worker("the fallback")
         self._audit = audit if isinstance(audit, Audit) else Audit(audit)
         plain = [None if v is None else np.asarray(v, dtype=np.float64) for v in (embedding, metric)]
-        self.fingerprint = fingerprint(action_space, [r.fingerprint for r in self.rules], plain)
+        unseeded = copy.copy(action_space)  # agents seed and sample spaces: that is no other guard
+        unseeded.__dict__["_np_random"] = None
+        self.fingerprint = fingerprint(unseeded, [r.fingerprint for r in self.rules], plain)
         self._ungraded = frozenset(n for n, r in zip(self.names, self.rules, strict=True) if not r.graded)
         self._audit.begin(self.names, near_miss, self.fingerprint, self._ungraded)
         self._shortcuts()

@@ -37,7 +37,7 @@ class Single:
         self.low, self.high = judge.hard.low, judge.hard.high
         none = np.empty((0, judge.dimension))
         self.no_rows = (none, none, none, np.empty(0))
-        self.metric = compiled.plain(judge.metric)
+        self.metric = compiled.plain(judge.metric)[None]
 
     @classmethod
     def of(
@@ -69,11 +69,11 @@ class Single:
         if given.shape != self.space.shape or given.dtype.kind not in "biuf":
             return None
         if given.dtype == self.space.dtype:
-            a = given.reshape(-1).astype(np.float64)
+            a = given.reshape(1, -1).astype(np.float64)
         else:
             with np.errstate(over="ignore"):
-                a = given.reshape(-1).astype(self.space.dtype).astype(np.float64)
-        points, margins = np.empty((2, len(a))), np.empty((2, 1 + len(sets)))
+                a = given.reshape(1, -1).astype(self.space.dtype).astype(np.float64)
+        points, margins = np.empty((2, self.box.dimension)), np.empty((2, 1 + len(sets)))
         members = [s[0] for s in sets]
         forms = [m.form for m in members]
         low = np.array([self.low, *(f.low for f in forms)])
@@ -84,8 +84,8 @@ class Single:
         else:
             columns = zip(*((r.pos, r.neg, r.quad, r.bound) for r in rows), strict=True)
             arrays = tuple(np.concatenate(c) for c in columns) or self.no_rows
-        shape = (len(arrays[3]), len(a))
-        if any(v.shape != shape for v in arrays[:3]) or low.shape[1:] != a.shape:
+        shape = (len(arrays[3]), self.box.dimension)
+        if any(v.shape != shape for v in arrays[:3]) or low.shape[1:] != shape[1:]:
             return None  # the kernel does not broadcast
         kinked, curved = any(r.kinked for r in rows), any(r.curved for r in rows)
         ends = np.array([0, *accumulate(len(f.rows.bound) for f in forms)])
@@ -94,7 +94,7 @@ class Single:
             low,
             high,
             self.metric,
-            *arrays,
+            *(v[None] for v in arrays),
             ends,
             kinked,
             curved,

@@ -60,9 +60,9 @@ class ChoosingGuardian(Guardian):
         if isinstance(self.action_space, gym.spaces.Box):
             return float(np.linalg.norm(np.asarray(action, float) - np.asarray(verdict.proposed, float)))
         embedding = verdict.safe_set.embedding if isinstance(verdict.safe_set, Mask) else None
-        if embedding is None:
-            return float(action != verdict.proposed)
-        start = int(getattr(self.action_space, "start", 0))
+        if embedding is None or not isinstance(self.action_space, gym.spaces.Discrete):
+            return float(np.any(np.asarray(action) != np.asarray(verdict.proposed)))
+        start = int(self.action_space.start)
         return float(
             np.linalg.norm(embedding[int(action) - start] - embedding[int(verdict.proposed) - start])
         )

@@ -96,20 +96,22 @@ class Classifier(Guard):
         import numpy as np
 
         from rlpd_gx import trees
+        from rlpd_gx.envs.actions import ActionView
 
         run = self.run
         if run.risk is None or not np.isfinite(run.threshold):
             return None
-        actions = run.risk.nearby(verdict.proposed)
+        view = ActionView(guardian.action_space)
+        actions = run.risk.nearby(view.chosen(verdict.proposed))
         seen = trees.stack([observation] * len(actions))
         risk = run.risk.of(seen, actions)
         if risk[0] < run.threshold:
             return None
         run.vetoes += 1
-        distance = np.array([guardian.distance(verdict, action) for action in actions])
+        distance = np.array([guardian.distance(verdict, view.executed(action)) for action in actions])
         calm = risk < run.threshold
         best = np.where(calm, distance, np.inf).argmin() if calm.any() else risk.argmin()
-        return actions[best]
+        return view.executed(actions[best])
 
     def learn(self, data: "Hybrid") -> dict[str, float]:
         import numpy as np

@@ -92,18 +92,24 @@ def _uniform(
     import gymnasium as gym
     import numpy as np
 
+    from rlpd_gx.envs.actions import ActionView
     from rlpd_gx.guardian.reading import batch_of_one
     from rlpd_gx.safe_sets import Mask
 
     allowed, space = verdict.safe_set, guardian.action_space
-    if isinstance(allowed, Mask) and isinstance(space, gym.spaces.Discrete):
+    if isinstance(allowed, Mask):
         if not allowed.tested.all():  # the rules are lazy: ask about every action
             given = {} if context is None else vars(context)
             fields = {name: None if v is None else batch_of_one(v) for name, v in given.items()}
             complete = guardian.silent.safe_sets(batch_of_one(state), context=fields)
             assert isinstance(complete, Mask)
             allowed = complete[0]
-        return np.int64(generator.choice(np.flatnonzero(allowed.allowed)) + space.start)
+        number = np.asarray(generator.choice(np.flatnonzero(allowed.allowed)))
+        return (
+            number + space.start
+            if isinstance(space, gym.spaces.Discrete)
+            else ActionView(space).executed(number)
+        )
     if allowed is None or not isinstance(space, gym.spaces.Box):
         return None
     draws = generator.uniform(space.low, space.high, (DRAWS, *space.shape)).astype(space.dtype)

@@ -22,6 +22,9 @@ from rlpd_gx.types import Array, Observation
 
 RESAMPLES = 16  # draws for `resample`; if none is allowed, the Guardian projects the first
 LOG_STD = (-20.0, 2.0)
+FIRST_VALUES = (
+    0.01  # scale of a soft policy's untrained values: they are much smaller than alpha, so it is uniform
+)
 
 
 class PolicyNetwork(nn.Module, ABC):
@@ -140,7 +143,9 @@ class SoftPolicy(CategoricalPolicy):
 
     def _network(self, sizes: Sequence[int], initial: torch.Generator) -> Ensemble:
         config = self.config
-        return Ensemble(config.ensemble_size, sizes, layer_norm=config.layer_norm, generator=initial)
+        network = Ensemble(config.ensemble_size, sizes, layer_norm=config.layer_norm, generator=initial)
+        network.weights[-1].data.mul_(FIRST_VALUES)
+        return network
 
     def logits(self, features: Tensor) -> Tensor:
         """[B, n]."""

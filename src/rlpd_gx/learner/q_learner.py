@@ -71,6 +71,8 @@ class QLearner(ABC, Generic[Policy]):
             "target": list(self.target.parameters()),
         }
         self.log_temperature = log_temperature
+        self.data_returns: Tensor | None = None
+        """Discounted return [n] from each offline row on, for `ood_penalty = calibrated`."""
         self.optimisers = {
             "critic": self._adam("critic", self.parameters["critic"]),
             "temperature": self._adam("temperature", [log_temperature]),
@@ -164,6 +166,13 @@ class QLearner(ABC, Generic[Policy]):
         """Move the target networks towards the critics by tau."""
         torch._foreach_lerp_(self.parameters["target"], self.parameters["critic"], self.config.tau)
 
+    def _return_of_data(self, batch: Batch[Tensor]) -> Tensor | None:
+        """The return [B] below which a calibrated penalty lowers no value; -inf for online rows."""
+        if self.data_returns is None:
+            return None
+        known = self.data_returns[torch.where(batch.is_online, 0, batch.row)]
+        return torch.where(batch.is_online, -torch.inf, known)
+
     def _least(self, values: Tensor) -> Tensor:
         """Minimum over critics [M, ...] -> [...]."""
         return values.amin(dim=0)
@@ -232,6 +241,21 @@ def critics_for(
     """New critics on the features of an encoder and `inputs` more numbers."""
     sizes = (encoder.features + inputs, *config.hidden_sizes, outputs)
     return Ensemble(config.ensemble_size, sizes, layer_norm=config.layer_norm, generator=generator)
+
+
+def above(values: Tensor, floor: Tensor | None) -> Tensor:
+    """Values [N, B, k], those below a floor [B] raised to it, so that they have no gradient; -inf stays."""
+    if floor is None:
+        return values
+    return torch.where(values.isneginf(), values, torch.maximum(values, floor[:, None]))
+
+
+def returns_to_go(reward: Array, is_step: Array, gamma: float) -> Array:
+    """Discounted return [n] from each row of a timeline to the end of its episode."""
+    found = np.zeros(len(reward) + 1)
+    for row in range(len(reward) - 1, -1, -1):
+        found[row] = reward[row] + gamma * found[row + 1] if is_step[row] else 0.0
+    return found[:-1].astype(np.float32)
 
 
 def first_temperature(config: LearnerConfig, device: str | torch.device) -> Tensor:

@@ -15,6 +15,7 @@ from rlpd_gx.learner.q_learner import (
     Policy,
     QLearner,
     Step,
+    above,
     critic_metrics,
     critics_for,
     first_temperature,
@@ -149,9 +150,11 @@ class Sac(QLearner[Policy], Generic[Policy, Next]):
         values, unseen = self._values(features, batch.executed_action)
         error = values - target
         loss = error.square().mean(dim=1).sum()
-        if self.config.ood_penalty:  # as in CQL
-            conservative = (unseen.logsumexp(dim=-1) - values).mean(dim=1).sum()
-            loss = loss + self.config.ood_penalty * conservative
+        if self.config.ood_weight:  # as in CQL
+            conservative = (
+                (above(unseen, self._return_of_data(batch)).logsumexp(dim=-1) - values).mean(dim=1).sum()
+            )
+            loss = loss + self.config.ood_weight * conservative
         self.optimisers["critic"].step(loss, number)
         return critic_metrics(loss, error, values)
 

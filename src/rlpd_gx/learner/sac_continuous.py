@@ -70,7 +70,7 @@ class SacContinuous(Sac[GaussianPolicy, NextActions]):
     def _values(self, features: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
         normalised = self.policy.normalised(action)
         taken = self._q(self.critic, features, normalised)
-        if not self.config.ood_penalty:
+        if not self.config.ood_weight:
             return taken, taken[..., None][..., :0]
         shape = (OOD_ACTIONS, *normalised.shape)
         anywhere = torch.rand(shape, generator=self.generator, device=self.device) * 2 - 1

@@ -58,7 +58,7 @@ class SacDiscrete(Sac[CategoricalPolicy, NextProbabilities]):
         q = self.critic["ensemble"](features)
         index = self.policy.index(action).expand(len(q), -1, 1)
         taken = q.gather(-1, index)[..., 0]
-        if not self.config.ood_penalty:
+        if not self.config.ood_weight:
             return taken, q[..., :0]
         # all actions except the executed one: forbidden ones, and those the data has not tried here
         return taken, q.scatter(-1, index, -torch.inf)

@@ -12,7 +12,7 @@ from rlpd_gx.config import LearnerConfig
 from rlpd_gx.learner.categorical import Allowed, Guarded, entropy, expectation, log_policy
 from rlpd_gx.learner.networks import Observed, compiled, encoder_for
 from rlpd_gx.learner.policy import SoftPolicy
-from rlpd_gx.learner.q_learner import QLearner, Step, critic_metrics
+from rlpd_gx.learner.q_learner import QLearner, Step, above, critic_metrics
 from rlpd_gx.safe_sets import Spec
 from rlpd_gx.trees import index
 from rlpd_gx.types import Array, Batch
@@ -67,6 +67,7 @@ class SoftDiscrete(QLearner[SoftPolicy]):
                 target,
                 allowed,
                 self._cloned(batch, clone_weight),
+                self._return_of_data(batch),
             )
             self.optimisers["critic"].step(loss, number)
             self._update_target()
@@ -85,6 +86,7 @@ class SoftDiscrete(QLearner[SoftPolicy]):
         target: Tensor,
         allowed: Allowed | None,
         cloned: Tensor | None,
+        floor: Tensor | None,
     ) -> tuple[Tensor, dict[str, Tensor], Tensor]:
         """Loss of the critics at actions [B, 1] towards targets [B]; metrics; entropy minus target entropy [B]."""
         q = self.critic["ensemble"](self.critic["encoder"](observation))
@@ -93,9 +95,9 @@ class SoftDiscrete(QLearner[SoftPolicy]):
         each = F.huber_loss(taken, goal, reduction="none")
         if self.config.backup == "project" and allowed is not None:
             each = each * allowed.actions.gather(-1, place)[:, 0] + _as_executed(q, allowed)
-        if self.config.ood_penalty:  # as in CQL
-            others = q.scatter(-1, place.expand(len(q), -1, 1), -torch.inf).logsumexp(dim=-1)
-            each = each + self.config.ood_penalty * (others - taken)
+        if self.config.ood_weight:  # as in CQL
+            others = above(q.scatter(-1, place.expand(len(q), -1, 1), -torch.inf), floor).logsumexp(dim=-1)
+            each = each + self.config.ood_weight * (others - taken)
         loss = each.mean(dim=1).sum()
         metrics = critic_metrics(loss.detach(), taken.detach() - goal, taken.detach())
         if cloned is not None:

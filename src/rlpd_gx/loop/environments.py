@@ -1,7 +1,6 @@
 """The environments of a run, each behind its guard, stepped together."""
 
 from collections.abc import Callable, Sequence
-from typing import Protocol
 
 import gymnasium as gym
 import numpy as np
@@ -16,6 +15,8 @@ from rlpd_gx.safe_sets import SafeSet
 from rlpd_gx.trees import Json, Tree
 from rlpd_gx.types import Action, Array, Episode, Observation, Status, Transition
 
+HUMAN_ACTION = "intervene_action"  # in `info`, as the wrappers of HIL-SERL report it
+
 
 class Member:
     """One environment, its current observation, and the running counts of its episode."""
@@ -29,6 +30,7 @@ class Member:
         """Set the counts to zero."""
         self.score, self.length, self.corrections, self.unsafe_events = 0.0, 0, 0, 0
         self.success_steps: int | None = None
+        self.human_steps = 0
 
     def reset(self, seed: int | None = None) -> None:
         """Begin an episode."""
@@ -52,6 +54,7 @@ class Member:
         success = info.get("success", info.get("is_success"))  # as robotics environments name it
         if success is not None:
             self.success_steps = (self.success_steps or 0) + bool(success)
+        self.human_steps += HUMAN_ACTION in info
         return float(reward), bool(terminated), bool(truncated), info
 
     def finish(self) -> Episode:
@@ -62,7 +65,7 @@ class Member:
 
     def counts(self) -> Json:
         """The running counts, for a checkpoint."""
-        names = ("score", "length", "corrections", "unsafe_events", "success_steps")
+        names = ("score", "length", "corrections", "unsafe_events", "success_steps", "human_steps")
         return {name: getattr(self, name) for name in names}
 
     @property
@@ -83,22 +86,6 @@ class Member:
             return None
 
 
-class Example(Protocol):
-    """What the environments of a run have in common."""
-
-    @property
-    def actions(self) -> ActionView:
-        """The environment's actions, and those that the Learner chooses from."""
-
-    @property
-    def stack(self) -> int:
-        """Frames in an observation."""
-
-    @property
-    def safe_set(self) -> SafeSet | None:
-        """Some safe set; None where none can be stored."""
-
-
 class Environments:
     """N environments stepped together. Learners see [N, ...] arrays; `stack` frames make an observation."""
 
@@ -106,11 +93,12 @@ class Environments:
         self,
         envs: Sequence[gym.Env],
         encode: Callable[[SafeSet | None], Array],
-        example: Example,
+        stack: int,
+        example: SafeSet | None,
     ) -> None:
         self.members = [Member(env, i) for i, env in enumerate(envs)]
-        self.encode, self.stack, self.actions = encode, example.stack, example.actions
-        self.example = example.safe_set
+        self.encode, self.stack, self.example = encode, stack, example
+        self.actions = ActionView(envs[0].action_space)
         self.finished: list[Episode] = []
         """Episodes that ended in the last step."""
 
@@ -175,6 +163,8 @@ class Environments:
         if info.get("game_over", terminated or truncated) or truncated:
             self.finished.append(member.finish())
         margin = np.nan if verdict is None else verdict.executed_margin
+        if HUMAN_ACTION in info:  # a person took over inside the environment: that is what ran
+            action, margin = np.asarray(info[HUMAN_ACTION], np.asarray(action).dtype), np.nan
         return {
             "executed_action": self.actions.chosen(action), "reward": np.float32(reward),
             "terminated": terminated, "truncated": truncated, "safe_set": known, "next_safe_set": final,

@@ -1,6 +1,7 @@
 """A new run that goes on from a checkpoint of another one, with other settings."""
 
 import math
+import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from rlpd_gx import settings
 from rlpd_gx.errors import GxError
 from rlpd_gx.loop.checkpoint import Checkpoints
 from rlpd_gx.loop.configure import reconfigure
+from rlpd_gx.loop.guard_identity import GuardIdentity
 from rlpd_gx.loop.resume import Saver, refuse_other_rules, refuse_other_settings, restore
 from rlpd_gx.loop.run_folder import RunFolder
 from rlpd_gx.loop.task import Counting, Task
@@ -65,6 +67,11 @@ def fork(
         raise GxError(
             f"{source} was trained with --actor {then['actor']}, whose networks differ; leave out --actor"
         )
+    other_guard = changed.run.guard != config.run.guard
+    if other_guard:  # the rules must be the same, the guard need not
+        state["guard"].pop("guard", None)
+        now_guard = GuardIdentity.of_task(task).fingerprints
+        state["guard"] |= {name: value for name, value in now_guard.items() if name == "guard"}
     refuse_other_rules(source, task, state)
     made = RunFolder.create(out, changed, command, forked_from=f"{source}@{loaded.step}")
     saver = Saver(made)
@@ -81,9 +88,16 @@ def fork(
         state["learner"]["generator"] = trainer.learner.state()["generator"]
         state["hybrid"]["generator"] = trainer.hybrid.state()["generator"]
         state["generator"] = trainer.generator.bit_generator.state
-    if changed.run.guard != config.run.guard:  # what the other guard has learned is of no use to this one
+    if other_guard:  # what the other guard has learned is of no use to this one
         state["guard_state"] = trainer.guard.state()
-    notes += restore(trainer, state)
+    try:
+        notes += restore(trainer, state)
+    except (KeyError, RuntimeError) as error:
+        shutil.rmtree(out, ignore_errors=True)
+        raise GxError(
+            f"what {source} had learned does not fit --guard {changed.run.guard} ({str(error).splitlines()[0]}); "
+            "begin a new run with it"
+        ) from None
     if "temperature" in values:
         with torch.no_grad():
             trainer.learner.log_temperature.fill_(math.log(changed.learner.temperature))

@@ -19,7 +19,7 @@ from rlpd_gx.learner.inspection import values_and_targets, values_at
 from rlpd_gx.loop import behaviour, probes, visits
 from rlpd_gx.loop.environments import Environments
 from rlpd_gx.loop.evaluate import count
-from rlpd_gx.loop.resume import last_saved
+from rlpd_gx.loop.resume import trained
 from rlpd_gx.loop.task import Task
 from rlpd_gx.metrics import MEASUREMENTS, METRICS, measure_subject
 from rlpd_gx.metrics.subject import Found, Support, Times, Unavailable, Values
@@ -73,7 +73,6 @@ class PlayedEpisodes:
 
     episodes: list[Episode] = field(default_factory=list)
     rewards: list[Array] = field(default_factory=list)
-    terminated: list[bool] = field(default_factory=list)
     tally: Tally = field(default_factory=Tally)
     visited: list[tuple[Tree, Array, Array]] = field(default_factory=list)
     """Observation, proposed action and safe set."""
@@ -135,7 +134,6 @@ class PolicySubject:
                 count(found.tally, transition, self._near_miss(environments))
                 found.episodes += environments.finished
             found.rewards.append(np.array(rewards))
-            found.terminated.append(bool(transition.terminated[0]))
         return found
 
     def _step(self, environments: Environments, generator: torch.Generator) -> tuple[Array, Any]:
@@ -228,7 +226,7 @@ class PolicySubject:
         margins = []
         for state, proposed in zip(self.critical_states, self._own_actions, strict=True):
             state.restore(environments)
-            margins.append(env.certify(proposed).margin)
+            margins.append(env.certify(environments.actions.executed(proposed)).margin)
         probes.close(environments)
         return np.array(margins)
 
@@ -302,16 +300,13 @@ def measure_run(
     `policy` measures another one in the task of the run: a function of one observation, or with `predict` as in SB3.
     A measurement that cannot be made is a sentence.
     """
-    _, task, loaded = last_saved(path)
-    learner = None
-    if policy is None:
-        learner = task.learner()
-        learner.load_state(loaded.state["learner"])
+    learner, task = trained(path)
+    own = policy is None
     subject = PolicySubject(
         task,
-        ForeignPolicy(policy) if learner is None else learner,
-        learner,
-        path if learner is not None else None,
+        learner if own else ForeignPolicy(policy),
+        learner if own else None,
+        path if own else None,
         episodes,
         states,
         horizon,

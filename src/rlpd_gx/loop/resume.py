@@ -234,9 +234,16 @@ def _restore_member(trainer: Trainer, member: Member, saved: dict[str, Any]) -> 
     return [f"the episode of environment {member.index} starts over: {why}"]
 
 
-def load_learner(path: Path) -> tuple[QLearner, Environments]:
-    """The learner of a run as it was last saved, and one member of its environment to play in."""
+def trained(path: Path) -> tuple[QLearner, Task]:
+    """The learner of a run as it was last saved, and its task with what the guard has learned."""
     _, task, loaded = last_saved(path)
     learner = task.learner()
     learner.load_state(loaded.state["learner"])
+    task.guard.load_state(loaded.state["guard_state"])
+    return learner, task
+
+
+def load_learner(path: Path) -> tuple[QLearner, Environments]:
+    """The learner of a run as it was last saved, and one member of its environment to play in."""
+    learner, task = trained(path)
     return learner, task.environments([task.make_env(evaluation=True)])

@@ -188,7 +188,7 @@ class Task:
 
     def environments(self, envs: Sequence[gym.Env]) -> Environments:
         """Environments of this task, stepped together."""
-        return Environments(envs, self.encode, self.example)
+        return Environments(envs, self.encode, self.example.stack, self.example.safe_set)
 
     def device(self) -> str:
         """What the learner runs on."""

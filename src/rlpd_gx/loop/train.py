@@ -19,6 +19,7 @@ from rlpd_gx.errors import GxError
 from rlpd_gx.guardian import Audit, GuardedEnv
 from rlpd_gx.learner import Diverged, QLearner
 from rlpd_gx.learner.inspection import values_and_targets
+from rlpd_gx.learner.q_learner import returns_to_go
 from rlpd_gx.loop.evaluate import Evaluation, count, evaluate
 from rlpd_gx.loop.probes import probe_set
 from rlpd_gx.loop.run_folder import RunFolder
@@ -59,6 +60,10 @@ class Trainer:
         torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", 1)))  # equal threads give equal numbers
         self.learner: QLearner = task.learner()
         offline = task.offline if task.learns_offline else None
+        if offline is not None and task.config.learner.ood_penalty == "calibrated":
+            line = offline.timeline
+            returns = returns_to_go(line.reward, line.is_step, data.gamma)
+            self.learner.data_returns = torch.as_tensor(returns, device=self.learner.device)
         self.online = Ring(task.layout, min(data.buffer_size, run.steps * 2 + 2 * run.num_envs), run.num_envs)
         sampling, proposing = np.random.SeedSequence(run.seed).spawn(2)
         self.hybrid = Hybrid(

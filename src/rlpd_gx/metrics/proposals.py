@@ -8,7 +8,7 @@ from rlpd_gx.metrics.subject import Found, Subject
 from rlpd_gx.safe_sets import Mask, SafeSet
 from rlpd_gx.types import Array, Tally
 
-DELTAS = (0.0, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)  # in the units of the rules
+DELTAS = (0.0, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)  # in the units of the rules
 
 
 def proposals(tally: Tally) -> dict[str, float]:

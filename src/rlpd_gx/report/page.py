@@ -55,7 +55,7 @@ def page(run: Run) -> str:
     return document(str(known.get("env") or run.folder.name), " · ".join(about), "\n".join(parts))
 
 
-def document(title: str, about: str, body: str) -> str:
+def document(title: str, about: str, body: str, kind: str = "run report") -> str:
     """A page with its style; `body` is HTML."""
     style = files("rlpd_gx.report").joinpath("style.css").read_text(encoding="utf-8")
     return f"""<!doctype html>
@@ -63,12 +63,12 @@ def document(title: str, about: str, body: str) -> str:
 <head>
 <meta charset="utf-8">
 <meta name="viewport" content="width=device-width, initial-scale=1">
-<title>{escape(title)} – run report</title>
+<title>{escape(title)} – {kind}</title>
 <style>{style}</style>
 </head>
 <body>
 <header>
-<p class="eyebrow">RLPD-GX run report</p>
+<p class="eyebrow">RLPD-GX {kind}</p>
 <h1>{escape(title)}</h1>
 <p class="about">{escape(about)}</p>
 </header>
@@ -131,8 +131,13 @@ def _headline(run: Run) -> str:
             "on the clock, evaluations included" if is_number(seconds) else "",
         ),
     ]
+    return tiles_html([(name, _shown(value), note) for name, value, note in tiles])
+
+
+def tiles_html(tiles: Iterable[tuple[str, str, str]]) -> str:
+    """Large figures: a name, the figure, and a line below it."""
     cells = "".join(
-        f'<div class="tile"><dt>{escape(name)}</dt><dd>{escape(_shown(value))}</dd><p>{escape(note)}</p></div>'
+        f'<div class="tile"><dt>{escape(name)}</dt><dd>{escape(value)}</dd><p>{escape(note)}</p></div>'
         for name, value, note in tiles
     )
     return f'<dl class="tiles">{cells}</dl>'
@@ -202,7 +207,7 @@ def _guard(run: Run) -> str:
     )
     if not phases(run):
         return timeline + "<h3>Counts</h3><p class='empty'>No counts were kept.</p>"
-    heads, *rows = results([run])
+    heads, *rows = results(run)
     return timeline + f"<h3>Counts</h3>{table(heads, rows)}"
 
 

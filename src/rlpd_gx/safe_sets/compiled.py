@@ -28,10 +28,11 @@ class Answers(NamedTuple):
 
 @cache
 def kernel() -> ModuleType | None:
-    """The module of compiled functions, or None without numba. The first call takes about a second.
+    """The module of compiled functions, or None without numba. The first call in a process takes about a second.
 
-    Machine code is kept beside the module, or in the user's cache folder where that cannot be written; on a machine
-    that has none yet, the first projection takes some ten seconds longer.
+    Machine code is kept beside the module, or in the user's cache folder where that cannot be written. The first call
+    on a machine compiles it, which takes half a minute. A Guardian makes that call when it is constructed, so no
+    verdict waits for it.
     """
     if os.environ.get("NUMBA_DISABLE_JIT", "0") not in ("", "0"):
         return None
@@ -39,6 +40,7 @@ def kernel() -> ModuleType | None:
         from rlpd_gx.safe_sets import kernel
     except ImportError:
         return None
+    kernel.warm_up()
     return kernel
 
 

@@ -28,6 +28,10 @@ BOUND, LAM, EXCESS, TOLERANCE, DIRECTION, SLACK, SCALE, KEPT = range(8)
 POS, NEG, QUAD, STEEP = range(4)  # of R
 
 
+def _inlined(function):  # passing arrays to a function costs as much as the arithmetic of a small problem
+    return njit(inline="always", error_model="numpy")(function)
+
+
 def _jit(function):
     try:
         return njit(cache=True, nogil=True, error_model="numpy")(function)
@@ -51,34 +55,37 @@ def two_product(a, b):
     return product, low_a * low_b - (((product - high_a * high_b) - low_a * high_b) - high_a * low_b)
 
 
-@_jit
-def excess(pos, neg, quad, bound, k, x, row):
-    """f(x[row]) - c of row k with the sign of exact arithmetic; NaN where the sign is not certain."""
+@_inlined
+def excess(pos, neg, quad, bound, b, k, kinked, curved, x, row):
+    """f(x[row]) - c of row k of set b with the sign of exact arithmetic; NaN where the sign is not certain."""
     d = x.shape[1]
-    value, size, largest = 0.0, 0.0, 0.0
+    value, size, largest, c = 0.0, 0.0, 0.0, bound[b, k]
     for i in range(d):
         v = x[row, i]
-        term = (pos[k, i] if v >= 0 else -neg[k, i]) * v + quad[k, i] * v * v
-        # Both parts of a term are counted: where they cancel, their roundings do not.
-        size += abs((pos[k, i] if v >= 0 else -neg[k, i]) * v) + quad[k, i] * v * v
+        slope = -neg[b, k, i] if kinked and v < 0 else pos[b, k, i]
+        term = slope * v
+        size += abs(term)
+        if curved:  # both parts of a term are counted: where they cancel, their roundings do not
+            square = quad[b, k, i] * v * v
+            term += square
+            size += square
+            largest = max(largest, abs(v))
         value += term
-        largest = max(largest, abs(v))
-    value -= bound[k]
-    size += abs(bound[k])
-    error = (d + 8) * UNIT * size + UNDERFLOW * (1.0 + largest)
-    if abs(value) > error or bound[k] == np.inf:
+    value -= c
+    error = (d + 8) * UNIT * (size + abs(c)) + UNDERFLOW * (1.0 + largest)
+    if abs(value) > error or c == np.inf:
         return value
-    return _summed_exactly(pos, neg, quad, bound, k, x, row)
+    return _summed_exactly(pos, neg, quad, bound, b, k, x, row)
 
 
 @_jit
-def _summed_exactly(pos, neg, quad, bound, k, x, row):
+def _summed_exactly(pos, neg, quad, bound, b, k, x, row):
     d = x.shape[1]
     parts = np.empty(6 * d + 1)
     count = 0
     for i in range(d):
         v = x[row, i]
-        slope, q = (pos[k, i] if v >= 0 else -neg[k, i]), quad[k, i]
+        slope, q = (pos[b, k, i] if v >= 0 else -neg[b, k, i]), quad[b, k, i]
         for factor in (abs(v), abs(slope), q):
             if not (factor == 0 or RANGE[0] <= factor <= RANGE[1]):
                 return np.nan
@@ -89,18 +96,18 @@ def _summed_exactly(pos, neg, quad, bound, k, x, row):
             parts[count], parts[count + 1] = two_product(q, high)
             parts[count + 2], parts[count + 3] = two_product(q, low)
             count += 4
-    c = abs(bound[k])
+    c = abs(bound[b, k])
     if not (c == 0 or RANGE[0] <= c <= RANGE[1]):
         return np.nan
-    parts[count] = -bound[k]
+    parts[count] = -bound[b, k]
     count += 1
     for _ in range(3):
         for j in range(1, count):
-            a, b = parts[j], parts[j - 1]
-            total = a + b
-            shadow = total - a
+            left, right = parts[j], parts[j - 1]
+            total = left + right
+            shadow = total - left
             parts[j] = total
-            parts[j - 1] = (a - (total - shadow)) + (b - shadow)
+            parts[j - 1] = (left - (total - shadow)) + (right - shadow)
     rest, small = 0.0, 0.0
     for j in range(count - 1):
         rest += abs(parts[j])
@@ -113,7 +120,7 @@ def _summed_exactly(pos, neg, quad, bound, k, x, row):
 # --- the dual method ------------------------------------------------------------------------------------------
 
 
-@_jit
+@_inlined
 def _add_up(D, E, R, weights, target, kinked, curved):
     """The rows added up with weights E[weights]: coefficients into D[target], D[target + 1], D[target + 2]."""
     k, d = R.shape[1], R.shape[2]
@@ -133,7 +140,7 @@ def _add_up(D, E, R, weights, target, kinked, curved):
                 D[target + 2, i] += w * R[QUAD, j, i]
 
 
-@_jit
+@_inlined
 def _at(D, i, pos, neg, quad, kinked, curved):
     """Component i of argmin over the box of 1/2 |x - a|_m^2 + penalty(x)."""
     x = D[PULL, i] - pos
@@ -143,7 +150,7 @@ def _at(D, i, pos, neg, quad, kinked, curved):
     return min(max(x, D[INNER_LOW, i]), D[INNER_HIGH, i])
 
 
-@_jit
+@_inlined
 def _evaluate(D, E, R, kinked, curved, size):
     """Point of the multipliers, and excess and tolerance of every row there."""
     k, d = R.shape[1], R.shape[2]
@@ -255,7 +262,7 @@ def _newton_direction(D, E, R, H, kinked, curved):
     return step_is_good and longest < np.inf
 
 
-@_jit
+@_inlined
 def _line_search(D, E, R, longest, kinked, curved):
     """The step in (0, longest] at which the dual stops rising along the direction; bracketed Newton."""
     k, d = R.shape[1], R.shape[2]
@@ -378,31 +385,31 @@ def _solve(D, E, R, H, kinked, curved):
 
 
 @_jit
-def _imply_bounds(pos, neg, quad, bound, D):
+def _imply_bounds(pos, neg, quad, bound, b, D):
     """Tighten D[LOW] and D[HIGH] by the rows whose terms are never negative.
 
     Where these must sum to zero, each is zero: such a row is a bound.
     """
-    for j in range(len(bound)):
-        c = bound[j]
+    for j in range(bound.shape[1]):
+        c = bound[b, j]
         grows = 0 <= c < np.inf
-        for i in range(pos.shape[1]):
-            if pos[j, i] < 0 or neg[j, i] < 0:
+        for i in range(pos.shape[2]):
+            if pos[b, j, i] < 0 or neg[b, j, i] < 0:
                 grows = False
         if not grows:
             continue
-        for i in range(pos.shape[1]):
-            square = np.sqrt(c / quad[j, i]) if quad[j, i] > 0 else np.inf
-            D[HIGH, i] = min(D[HIGH, i], square, c / pos[j, i] if pos[j, i] > 0 else np.inf)
-            D[LOW, i] = max(D[LOW, i], -square, -c / neg[j, i] if neg[j, i] > 0 else -np.inf)
+        for i in range(pos.shape[2]):
+            square = np.sqrt(c / quad[b, j, i]) if quad[b, j, i] > 0 else np.inf
+            D[HIGH, i] = min(D[HIGH, i], square, c / pos[b, j, i] if pos[b, j, i] > 0 else np.inf)
+            D[LOW, i] = max(D[LOW, i], -square, -c / neg[b, j, i] if neg[b, j, i] > 0 else -np.inf)
             if c == 0:
-                if pos[j, i] > 0 or quad[j, i] > 0:
+                if pos[b, j, i] > 0 or quad[b, j, i] > 0:
                     D[INNER_HIGH, i] = min(D[INNER_HIGH, i], 0.0)
-                if neg[j, i] > 0 or quad[j, i] > 0:
+                if neg[b, j, i] > 0 or quad[b, j, i] > 0:
                     D[INNER_LOW, i] = max(D[INNER_LOW, i], 0.0)
 
 
-@_jit
+@_inlined
 def _bring_near(D):
     """Move a proposal further away than FAR diameters of the bounds along the line to their centre."""
     far, span = 0.0, 0.0
@@ -417,13 +424,14 @@ def _bring_near(D):
             D[X, i] = min(max(D[A, i], D[INNER_LOW, i]), D[INNER_HIGH, i])
 
 
-@_jit
-def _prepare(a, low, high, metric, pos, neg, quad, bound, kinked, curved, short, D, E, R):
-    """Fill D, E, R; False where the problem is not an ordinary one. a, low, high, metric [d]; pos... [k, d]."""
-    k, d = pos.shape
+@_inlined
+def _prepare(a, low, high, metric, pos, neg, quad, bound, at, kinked, curved, short, D, E, R):
+    """Fill D, E, R; False where the problem is not an ordinary one. at: numbers of proposal, box, metric, rows."""
+    k, d = pos.shape[1], pos.shape[2]
+    p0, box, m, b = at
     size = 0.0
     for i in range(d):
-        bottom, top = low[i], high[i]
+        bottom, top = low[box, i], high[box, i]
         if short:  # bounds rounded inwards to 32 bits
             lower, upper = np.float32(bottom), np.float32(top)
             if lower < bottom:
@@ -431,31 +439,31 @@ def _prepare(a, low, high, metric, pos, neg, quad, bound, kinked, curved, short,
             if upper > top:
                 upper = np.nextafter(upper, np.float32(-np.inf))
             bottom, top = np.float64(lower), np.float64(upper)
-        if not (bottom <= top and abs(a[i]) < np.inf and metric[i] > 0):
+        if not (bottom <= top and abs(a[p0, i]) < np.inf and metric[m, i] > 0):
             return False
-        D[A, i], D[METRIC, i], D[INNER_LOW, i], D[INNER_HIGH, i] = a[i], metric[i], bottom, top
-        D[X, i] = min(max(a[i], bottom), top)
-        size = max(size, abs(a[i]), abs(D[X, i]))
-        D[LOW, i], D[HIGH, i] = low[i], high[i]
+        D[A, i], D[METRIC, i], D[INNER_LOW, i], D[INNER_HIGH, i] = a[p0, i], metric[m, i], bottom, top
+        D[X, i] = min(max(a[p0, i], bottom), top)
+        size = max(size, abs(a[p0, i]), abs(D[X, i]))
+        D[LOW, i], D[HIGH, i] = low[box, i], high[box, i]
     if not (SMALLEST < size < LARGEST):
         return False
     if kinked or curved:
-        _imply_bounds(pos, neg, quad, bound, D)
+        _imply_bounds(pos, neg, quad, bound, b, D)
         for i in range(d):
             if D[INNER_LOW, i] > D[INNER_HIGH, i]:
                 return False
-            D[X, i] = min(max(a[i], D[INNER_LOW, i]), D[INNER_HIGH, i])
+            D[X, i] = min(max(a[p0, i], D[INNER_LOW, i]), D[INNER_HIGH, i])
     _bring_near(D)
     for j in range(k):
         steepest, grows, terms, level = 0.0, kinked or curved, 0.0, 0.0
         for i in range(d):
-            p = pos[j, i]
-            n = neg[j, i] if kinked else -p
-            q = quad[j, i] if curved else 0.0
+            p = pos[b, j, i]
+            n = neg[b, j, i] if kinked else -p
+            q = quad[b, j, i] if curved else 0.0
             x = D[X, i]
             slope = max(abs(p), abs(n))
             if q != 0:
-                reach = min(abs(D[A, i]) + 1.0, max(abs(low[i]), abs(high[i])))
+                reach = min(abs(D[A, i]) + 1.0, max(abs(low[box, i]), abs(high[box, i])))
                 slope += 2 * q * (reach if reach > 0 else 1.0)
             R[POS, j, i], R[NEG, j, i], R[QUAD, j, i], R[STEEP, j, i] = p, n, q, slope
             steepest = max(steepest, slope)
@@ -464,7 +472,7 @@ def _prepare(a, low, high, metric, pos, neg, quad, bound, kinked, curved, short,
             terms += abs((p if x >= 0 else -n) * x + q * x * x)
             v = D[A, i]
             level += abs((p if v >= 0 else -n) * v + q * v * v)
-        c = bound[j]
+        c = bound[b, j]
         if c == np.inf or (grows and c == 0):  # padding, or a bound by now
             E[SCALE, j], E[BOUND, j], E[SLACK, j] = 0.0, 1.0, 0.0
             for i in range(d):
@@ -491,15 +499,15 @@ def _prepare(a, low, high, metric, pos, neg, quad, bound, kinked, curved, short,
     return True
 
 
-@_jit
-def _broken(pos, neg, quad, bound, D, point, row):
+@_inlined
+def _broken(pos, neg, quad, bound, b, kinked, curved, D, point, row):
     """How a point stands to bounds and rows: 0 inside, 1 outside, 2 not certain."""
     answer = 0
     for i in range(point.shape[1]):
         if not (D[INNER_LOW, i] <= point[row, i] <= D[INNER_HIGH, i]):
             return 1
-    for j in range(len(bound)):
-        over = excess(pos, neg, quad, bound, j, point, row)
+    for j in range(bound.shape[1]):
+        over = excess(pos, neg, quad, bound, b, j, kinked, curved, point, row)
         if over > 0:
             return 1
         if not over <= 0:
@@ -507,13 +515,13 @@ def _broken(pos, neg, quad, bound, D, point, row):
     return answer
 
 
-@_jit
+@_inlined
 def _round(D, point, row, short):
     for i in range(point.shape[1]):
         point[row, i] = np.float64(np.float32(D[X, i])) if short else D[X, i]
 
 
-@_jit
+@_inlined
 def _cost(D, E):
     """By weak duality, how much of half the squared distance aiming inside has cost at most; and that distance."""
     cost, primal = 0.0, 0.0
@@ -524,21 +532,22 @@ def _cost(D, E):
     return cost, primal
 
 
-@_jit
+@_inlined
 def nearest(
-    a, low, high, metric, pos, neg, quad, bound, kinked, curved, short, D, E, R, H, point, row, proof
+    a, low, high, metric, pos, neg, quad, bound, at, kinked, curved, short, D, E, R, H, point, row, proof
 ):
-    """The answer for one proposal a [d], written into point[row]; proof [k] are multipliers where it is EMPTY."""
-    k, d = pos.shape
+    """The answer for proposal at[0], written into point[row]; proof[row] are multipliers where it is EMPTY."""
+    k, d = pos.shape[1], pos.shape[2]
+    p, box, b = at[0], at[1], at[3]
     inside = True
     for i in range(d):
-        point[row, i] = a[i]
-        if not low[i] <= a[i] <= high[i]:
+        point[row, i] = a[p, i]
+        if not low[box, i] <= a[p, i] <= high[box, i]:
             inside = False
     if inside:
         unknown = False
         for j in range(k):
-            over = excess(pos, neg, quad, bound, j, point, row)
+            over = excess(pos, neg, quad, bound, b, j, kinked, curved, point, row)
             if over > 0:
                 inside = False
                 break
@@ -546,7 +555,7 @@ def nearest(
                 unknown = True
         if inside:
             return UNSURE if unknown else INSIDE
-    if not _prepare(a, low, high, metric, pos, neg, quad, bound, kinked, curved, short, D, E, R):
+    if not _prepare(a, low, high, metric, pos, neg, quad, bound, at, kinked, curved, short, D, E, R):
         return UNSURE
     if k == 0:
         _round(D, point, row, short)
@@ -559,17 +568,17 @@ def nearest(
         if cost > 1e-3 * primal:
             for j in range(k):
                 if E[SCALE, j] > 0:
-                    E[BOUND, j] = bound[j] * E[SCALE, j]
+                    E[BOUND, j] = bound[b, j] * E[SCALE, j]
             if _solve(D, E, R, H, kinked, curved) == MOVED:
                 _round(D, point, row, short)
     else:  # a thin set may be empty when shrunk
         for j in range(k):
             if E[SCALE, j] > 0:
-                E[BOUND, j] = bound[j] * E[SCALE, j]
+                E[BOUND, j] = bound[b, j] * E[SCALE, j]
         answer = _solve(D, E, R, H, kinked, curved)
         if answer == EMPTY:
             for j in range(k):
-                proof[j] = E[LAM, j] * E[SCALE, j]
+                proof[row, j] = E[LAM, j] * E[SCALE, j]
             return EMPTY
         if answer == UNSURE:
             return UNSURE
@@ -577,7 +586,7 @@ def nearest(
     # Where rounding still breaks a row, project the found point once more, and then a little further inside.
     unit = HALF_EPS_32 if short else 4 * RESIDUAL
     for attempt in range(5):
-        state = _broken(pos, neg, quad, bound, D, point, row)
+        state = _broken(pos, neg, quad, bound, b, kinked, curved, D, point, row)
         if state == 0:
             return MOVED
         if state == 2 or attempt == 4:
@@ -588,13 +597,13 @@ def nearest(
         for j in range(k):
             if E[SCALE, j] == 0:
                 continue
-            value, size = -bound[j], abs(bound[j])
+            value, size = -bound[b, j], abs(bound[b, j])
             for i in range(d):
                 x = point[row, i]
-                term = (pos[j, i] if x >= 0 else -neg[j, i]) * x + quad[j, i] * x * x
+                term = (pos[b, j, i] if x >= 0 else -neg[b, j, i]) * x + quad[b, j, i] * x * x
                 value += term
                 size += abs(term)
-            E[BOUND, j] = (bound[j] - (further * size if value > 0 else 0.0)) * E[SCALE, j]
+            E[BOUND, j] = (bound[b, j] - (further * size if value > 0 else 0.0)) * E[SCALE, j]
         if _solve(D, E, R, H, kinked, curved) == MOVED:
             _round(D, point, row, short)
     return UNSURE
@@ -607,34 +616,17 @@ def nearest_rows(a, low, high, metric, pos, neg, quad, bound, kinked, curved, sh
     D, E, R, H = np.empty((14, d)), np.empty((8, k)), np.empty((4, k, d)), np.empty((k, k + 2))
     box, weights, rows = len(low) > 1, len(metric) > 1, len(bound) > 1
     for b in range(len(a)):
-        i, m, j = (b if box else 0), (b if weights else 0), (b if rows else 0)
+        at = (b, b if box else 0, b if weights else 0, b if rows else 0)
         status[b] = nearest(
-            a[b],
-            low[i],
-            high[i],
-            metric[m],
-            pos[j],
-            neg[j],
-            quad[j],
-            bound[j],
-            kinked,
-            curved,
-            short,
-            D,
-            E,
-            R,
-            H,
-            point,
-            b,
-            proof[b],
-        )
+            a, low, high, metric, pos, neg, quad, bound, at, kinked, curved, short, D, E, R, H, point, b, proof
+        )  # fmt: skip
 
 
 # --- one verdict ----------------------------------------------------------------------------------------------
 
 
 @_jit
-def _margins(a, low, high, pos, neg, quad, bound, ends, margins, row):
+def _margins(a, low, high, pos, neg, quad, bound, ends, kinked, curved, margins, row):
     """Margins of every rule at a[row], with bounds low, high [n, d] and rows up to ends[n]; False where in doubt."""
     first = 0
     for r in range(len(ends)):
@@ -642,7 +634,7 @@ def _margins(a, low, high, pos, neg, quad, bound, ends, margins, row):
         for i in range(a.shape[1]):
             least = min(least, a[row, i] - low[r, i], high[r, i] - a[row, i])
         for j in range(first, ends[r]):
-            over = excess(pos, neg, quad, bound, j, a, row)
+            over = excess(pos, neg, quad, bound, 0, j, kinked, curved, a, row)
             if over != over:
                 return False
             least = min(least, -over)
@@ -653,50 +645,46 @@ def _margins(a, low, high, pos, neg, quad, bound, ends, margins, row):
 
 @_jit
 def judge(a, low, high, metric, pos, neg, quad, bound, ends, kinked, curved, short, points, margins):
-    """Judge one proposal a [d] under n rules, the first of which is the action space: (answer, distance).
+    """Judge one proposal a [1, d] under n rules, the first of which is the action space: (answer, distance).
 
-    low, high [n, d]; the rows of rule r end at ends[r]. points [2, d]: the proposal and the action to execute;
-    margins [2, n] of each rule there.
+    low, high [n, d]; metric [1, d]; pos, neg, quad [1, k, d]; the rows of rule r end at ends[r]. Filled in:
+    points [2, d], the proposal and the action to execute; margins [2, n] of each rule there.
     """
-    k, d = pos.shape
+    k, d = pos.shape[1], pos.shape[2]
     D, E, R, H = np.empty((14, d)), np.empty((8, k)), np.empty((4, k, d)), np.empty((k, k + 2))
-    inner_low, inner_high = low[0].copy(), high[0].copy()
-    for r in range(1, len(low)):
-        for i in range(d):
-            inner_low[i] = max(inner_low[i], low[r, i])
-            inner_high[i] = min(inner_high[i], high[r, i])
+    inner = np.empty((2, 1, d))
     for i in range(d):
-        points[0, i] = a[i]
-        if not abs(a[i]) < LARGEST:
+        points[0, i] = a[0, i]
+        if not abs(a[0, i]) < LARGEST:
             return UNSURE, 0.0
-    if not _margins(points, low, high, pos, neg, quad, bound, ends, margins, 0):
+        bottom, top = low[0, i], high[0, i]
+        for r in range(1, len(low)):
+            bottom, top = max(bottom, low[r, i]), min(top, high[r, i])
+        inner[0, 0, i], inner[1, 0, i] = bottom, top
+    if not _margins(points, low, high, pos, neg, quad, bound, ends, kinked, curved, margins, 0):
         return UNSURE, 0.0
     answer = nearest(
-        a,
-        inner_low,
-        inner_high,
-        metric,
-        pos,
-        neg,
-        quad,
-        bound,
-        kinked,
-        curved,
-        short,
-        D,
-        E,
-        R,
-        H,
-        points,
-        1,
-        E[KEPT],
-    )
-    if answer > MOVED or not _margins(points, low, high, pos, neg, quad, bound, ends, margins, 1):
+        a, inner[0], inner[1], metric, pos, neg, quad, bound, (0, 0, 0, 0), kinked, curved, short, D, E, R, H,
+        points, 1, E,
+    )  # fmt: skip
+    if answer > MOVED or not _margins(
+        points, low, high, pos, neg, quad, bound, ends, kinked, curved, margins, 1
+    ):
         return UNSURE, 0.0
     total = 0.0
     for i in range(d):
-        total += metric[i] * (points[1, i] - a[i]) ** 2
+        total += metric[0, i] * (points[1, i] - a[0, i]) ** 2
     for r in range(len(ends)):  # the last word is the rules' own inequality
         if not margins[1, r] >= 0:
             return UNSURE, 0.0
     return answer, np.sqrt(total)
+
+
+def warm_up() -> None:
+    """Compile everything, or load it from the cache, so that no verdict waits for it."""
+    one, two, row = np.ones((1, 1)), np.ones((2, 1)), np.ones((1, 1, 1))
+    for short in (False, True):
+        arrays = (2 * one, -one, one, one, row, -row, 0 * row, 0.5 * one)
+        nearest_rows(*arrays, False, False, short, np.empty((1, 1)), np.empty(1, np.int8), np.empty((1, 1)))
+        arrays = (2 * one, -two, two, one, row, -row, 0 * row, 0.5 * one)
+        judge(*arrays, np.array([0, 1]), False, False, short, np.empty((2, 1)), np.empty((2, 2)))
