@@ -7,6 +7,7 @@ from made_rows import TASKS, made_rows
 from rlpd_gx.experiments import evidence, reported
 from rlpd_gx.experiments.evidence import Interval, Rows, better, improvement, judged, lower, ratio, together
 from rlpd_gx.experiments.reproduced import NAMES, ablation, find, guard_scores
+from rlpd_gx.experiments.showing import chapter
 from rlpd_gx.report.chapter import Verdict, Word
 
 HIGH, LOW = (
@@ -93,11 +94,11 @@ def test_every_experiment_shows_its_rows(name):
         return 100.0 if variant in ("RLPD-GX", "DTS") else 50.0
 
     rows = made_rows(name, score, games=TASKS.get(name, ("Boxing",)))
-    chapter = find(name).show(Rows(rows))
-    assert chapter.verdicts
-    assert chapter.tables
-    assert str(len(rows)) in chapter.facts["runs"]
-    few = find(name).show(Rows([row for row in rows if row["seed"] < 4]))
+    whole = chapter(find(name), Rows(rows))
+    assert whole.verdicts
+    assert whole.tables
+    assert str(len(rows)) in whole.facts["runs"]
+    few = chapter(find(name), Rows([row for row in rows if row["seed"] < 4]))
     assert {v.word for v in few.verdicts} <= {Word.UNDECIDED, Word.IMPOSSIBLE}
     assert any("Fewer than 5 seeds" in note for note in few.notes)
 

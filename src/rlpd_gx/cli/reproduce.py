@@ -99,10 +99,10 @@ def _chapters(folder: Path, names: "tuple[str, ...] | list[str]") -> "list[Chapt
     from rlpd_gx.experiments.evidence import Rows
     from rlpd_gx.experiments.reproduced import find
     from rlpd_gx.experiments.rows import Table
+    from rlpd_gx.experiments.showing import chapter
 
     chapters = []
     for name in names:
         rows = Rows(Table(folder / f"{name}.jsonl").rows().values())
-        for scale in rows.labels("scale"):
-            chapters.append(find(name).show(rows.of(scale=scale)))
+        chapters += [chapter(find(name), rows.of(scale=scale)) for scale in rows.labels("scale")]
     return chapters

@@ -8,7 +8,7 @@ from rlpd_gx.errors import GxError
 from rlpd_gx.experiments.evidence import Rows
 from rlpd_gx.experiments.plan import Planned
 from rlpd_gx.experiments.reported import GAMES
-from rlpd_gx.report.chapter import Chapter
+from rlpd_gx.report.chapter import Figure, Table, Verdict
 from rlpd_gx.trees import Json
 
 RAM_RULES, LOOK_AHEAD = "rlpd_gx.envs.atari:RamRules", "rlpd_gx.envs.atari:Lookahead"
@@ -93,6 +93,15 @@ class Request:
 
 
 @dataclass(frozen=True)
+class Findings:
+    """What the rows of an experiment show."""
+
+    verdicts: Sequence[Verdict]
+    tables: Sequence[Table]
+    figures: Sequence[Figure] = ()
+
+
+@dataclass(frozen=True)
 class Experiment:
     """One table or figure of the paper: which runs, and what they show."""
 
@@ -100,7 +109,7 @@ class Experiment:
     title: str
     about: str
     plan: Callable[[Request], list[Planned]]
-    show: Callable[[Rows], Chapter]
+    show: Callable[[Rows], Findings]
 
 
 def atari_runs(

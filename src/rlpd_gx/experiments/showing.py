@@ -7,28 +7,26 @@ import numpy as np
 
 from rlpd_gx.experiments import evidence, reported
 from rlpd_gx.experiments.evidence import Curve, Interval, Rows, Value
-from rlpd_gx.report.chapter import Chapter, Figure, Table, Verdict
+from rlpd_gx.experiments.experiment import Experiment
+from rlpd_gx.report.chapter import Chapter, Figure, Table
 from rlpd_gx.report.charts import COLOURS, Bars, Series, number
 from rlpd_gx.trees import Json
 
 PAPER = "reported by the paper"
 
 
-def chapter(
-    name: str,
-    title: str,
-    about: str,
-    rows: Rows,
-    verdicts: Sequence[Verdict],
-    tables: Sequence[Table],
-    figures: Sequence[Figure] = (),
-) -> Chapter:
-    """A chapter with the facts of its runs."""
-    scales = rows.labels("scale")
-    games = " ".join(rows.games)
-    commands = [f"rlpd-gx reproduce {name} --scale {scale} --games {games}" for scale in scales]
+def chapter(experiment: Experiment, rows: Rows) -> Chapter:
+    """What an experiment shows, with the facts of its runs."""
+    found, games = experiment.show(rows), " ".join(rows.games)
+    commands = [
+        f"rlpd-gx reproduce {experiment.name} --scale {scale} --games {games}"
+        for scale in rows.labels("scale")
+    ]
     commands += [row["command"] for row in rows.rows[:1]]
-    return Chapter(name, title, about, [*verdicts], [*tables], [*figures], facts(rows), commands, notes(rows))
+    return Chapter(
+        experiment.name, experiment.title, experiment.about, [*found.verdicts], [*found.tables], [*found.figures],
+        facts(rows), commands, notes(rows),
+    )  # fmt: skip
 
 
 def cell(points: Sequence[float]) -> str:

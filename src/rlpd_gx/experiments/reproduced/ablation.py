@@ -2,9 +2,9 @@
 
 from rlpd_gx.experiments import reported, showing
 from rlpd_gx.experiments.evidence import Rows, better, score, together
-from rlpd_gx.experiments.experiment import RANDOM, Experiment, Request, Variant, atari_runs
+from rlpd_gx.experiments.experiment import RANDOM, Experiment, Findings, Request, Variant, atari_runs
 from rlpd_gx.experiments.plan import Planned
-from rlpd_gx.report.chapter import Chapter, Verdict, Word
+from rlpd_gx.report.chapter import Verdict, Word
 
 GAMES = ("Freeway", "Breakout", "Qbert", "Seaquest", "BankHeist", "Frostbite")
 PAPER_GAMES = ("Amidar", "Breakout", "CrazyClimber", "Freeway", "Jamesbond", "Qbert")
@@ -29,7 +29,7 @@ def plan(request: Request) -> list[Planned]:
     return atari_runs(request, request.choose(games), VARIANTS, steps)
 
 
-def show(rows: Rows) -> Chapter:
+def show(rows: Rows) -> Findings:
     """Scores, and whether each part is worth something."""
     points = {name: rows.points(name, score) for name in NAMES}
     verdicts = [
@@ -54,9 +54,7 @@ def show(rows: Rows) -> Chapter:
         ),
     ]
     tables = [showing.score_table(rows, NAMES, "ablation"), showing.safety_table(rows, NAMES)]
-    return showing.chapter(
-        EXPERIMENT.name, EXPERIMENT.title, EXPERIMENT.about, rows, verdicts, tables, [showing.score_bars(rows, NAMES)]
-    )  # fmt: skip
+    return Findings(verdicts, tables, [showing.score_bars(rows, NAMES)])
 
 
 def order_in_every_game() -> Verdict:

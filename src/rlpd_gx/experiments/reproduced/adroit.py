@@ -4,9 +4,8 @@ from rlpd_gx.config import Settings
 from rlpd_gx.errors import GxError
 from rlpd_gx.experiments import showing
 from rlpd_gx.experiments.evidence import Rows, better
-from rlpd_gx.experiments.experiment import Experiment, Request, Variant, named
+from rlpd_gx.experiments.experiment import Experiment, Findings, Request, Variant, named
 from rlpd_gx.experiments.plan import Planned
-from rlpd_gx.report.chapter import Chapter
 from rlpd_gx.trees import Json
 
 TASKS = {"pen": "AdroitHandPen-v1", "door": "AdroitHandDoor-v1"}
@@ -43,7 +42,7 @@ def success(row: Json) -> float | None:
     return row["success_rate"]
 
 
-def show(rows: Rows) -> Chapter:
+def show(rows: Rows) -> Findings:
     """Success and return."""
     verdict = better(
         "Learning on top of the demonstrations beats cloning them", *(rows.points(n, success) for n in NAMES)
@@ -55,7 +54,7 @@ def show(rows: Rows) -> Chapter:
         ),
         showing.score_table(rows, NAMES),
     ]
-    return showing.chapter(EXPERIMENT.name, EXPERIMENT.title, EXPERIMENT.about, rows, [verdict], tables)
+    return Findings([verdict], tables)
 
 
 EXPERIMENT = Experiment(

@@ -10,13 +10,14 @@ from rlpd_gx.experiments.experiment import (
     LOOK_AHEAD,
     RANDOM,
     Experiment,
+    Findings,
     Request,
     Variant,
     atari_runs,
 )
 from rlpd_gx.experiments.plan import Planned
 from rlpd_gx.metrics.scores import bootstrap, iqm, mean, median
-from rlpd_gx.report.chapter import Chapter, Table
+from rlpd_gx.report.chapter import Table
 from rlpd_gx.types import Array
 
 OURS = "RLPD-GX"
@@ -60,7 +61,7 @@ def aggregate(rows: Rows, variant: str, how: str) -> Interval:
     return Interval(value, *bootstrap(points, AGGREGATES[how], np.random.default_rng(0)))
 
 
-def show(rows: Rows) -> Chapter:
+def show(rows: Rows) -> Findings:
     """Three tables, and the paper's aggregates beside ours."""
     verdicts, tables = [], [_aggregates(rows)]
     complete = len(rows.games) == len(reported.GAMES)
@@ -74,7 +75,7 @@ def show(rows: Rows) -> Chapter:
             what = f"{how} over {len(here.games)} games"
             verdicts.append(judged(f"Normalised {how} {PAPER[how]} ({table})", found, PAPER[how], what))
         tables += [_scores(here, table, names), showing.safety_table(here, names)]
-    return showing.chapter(EXPERIMENT.name, EXPERIMENT.title, EXPERIMENT.about, rows, verdicts, tables)
+    return Findings(verdicts, tables)
 
 
 def _aggregates(rows: Rows) -> Table:

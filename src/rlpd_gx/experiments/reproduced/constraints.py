@@ -4,9 +4,9 @@ from rlpd_gx.config import Settings
 from rlpd_gx.errors import GxError
 from rlpd_gx.experiments import showing
 from rlpd_gx.experiments.evidence import SEEDS_FOR_A_CLAIM, Rows, better, judged, ratio, score, together
-from rlpd_gx.experiments.experiment import RANDOM, Experiment, Request, Variant, named
+from rlpd_gx.experiments.experiment import RANDOM, Experiment, Findings, Request, Variant, named
 from rlpd_gx.experiments.plan import Planned
-from rlpd_gx.report.chapter import Chapter, Verdict, Word
+from rlpd_gx.report.chapter import Verdict, Word
 
 TASKS = {  # short name -> environment and rules
     "Hopper": ("Hopper-v5", "rlpd_gx.envs.mujoco:power"),
@@ -53,7 +53,7 @@ def plan(request: Request) -> list[Planned]:
     return runs
 
 
-def show(rows: Rows) -> Chapter:
+def show(rows: Rows) -> Findings:
     """Returns, and violations as a wrapper below the guard counts them."""
     names = [variant.name for variant in VARIANTS if rows.of(variant=variant.name).rows]
     points = {name: rows.points(name, score) for name in names}
@@ -68,7 +68,7 @@ def show(rows: Rows) -> Chapter:
         if other in points:
             verdicts.append(better(f"RLPD-GX has higher returns than {other}", points[OURS], points[other]))
     tables = [showing.score_table(rows, names), showing.safety_table(rows, names)]
-    return showing.chapter(EXPERIMENT.name, EXPERIMENT.title, EXPERIMENT.about, rows, verdicts, tables)
+    return Findings(verdicts, tables)
 
 
 def _no_violation(rows: Rows) -> Verdict:

@@ -2,9 +2,8 @@
 
 from rlpd_gx.experiments import showing
 from rlpd_gx.experiments.evidence import Rows, better, late, lower, score, together, training_curve
-from rlpd_gx.experiments.experiment import RANDOM, Experiment, Request, Variant, atari_runs
+from rlpd_gx.experiments.experiment import RANDOM, Experiment, Findings, Request, Variant, atari_runs
 from rlpd_gx.experiments.plan import Planned
-from rlpd_gx.report.chapter import Chapter
 
 GAMES = (
     "BankHeist",
@@ -28,7 +27,7 @@ def plan(request: Request) -> list[Planned]:
     return atari_runs(request, request.choose(games), (*SAMPLERS, RANDOM), 20_000, measure=("proposals",))
 
 
-def show(rows: Rows) -> Chapter:
+def show(rows: Rows) -> Findings:
     """Scores at 20,000 steps, and what the policy proposed on the way."""
     points = {name: rows.points(name, score) for name in NAMES}
     forbidden = {name: rows.points(name, late("forbidden_proposals_rate", last=1.0)) for name in NAMES}
@@ -57,9 +56,7 @@ def show(rows: Rows) -> Chapter:
         showing.score_table(rows, [*NAMES, RANDOM.name], "dts_early"),
         showing.safety_table(rows, [*NAMES, RANDOM.name]),
     ]
-    return showing.chapter(
-        EXPERIMENT.name, EXPERIMENT.title, EXPERIMENT.about, rows, verdicts, tables, figures
-    )
+    return Findings(verdicts, tables, figures)
 
 
 EXPERIMENT = Experiment(

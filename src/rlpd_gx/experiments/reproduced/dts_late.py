@@ -4,10 +4,9 @@ from dataclasses import replace
 
 from rlpd_gx.experiments import showing
 from rlpd_gx.experiments.evidence import Rows, better, measured_curve, score, together
-from rlpd_gx.experiments.experiment import Experiment, Request, Variant, atari_runs, named
+from rlpd_gx.experiments.experiment import Experiment, Findings, Request, Variant, atari_runs, named
 from rlpd_gx.experiments.plan import Planned
 from rlpd_gx.experiments.reproduced.dts_early import DTS, FIXED, SAMPLERS, UNIFORM
-from rlpd_gx.report.chapter import Chapter
 
 GAMES = ("BankHeist", "MsPacman", "Alien", "PrivateEye")
 NAMES = [variant.name for variant in SAMPLERS]
@@ -29,7 +28,7 @@ def plan(request: Request) -> list[Planned]:
     return plan
 
 
-def show(rows: Rows) -> Chapter:
+def show(rows: Rows) -> Findings:
     """Scores at 100,000 steps, and returns of episodes that are cut at a horizon."""
     points = {name: rows.points(name, score) for name in NAMES}
     verdicts = [
@@ -46,9 +45,7 @@ def show(rows: Rows) -> Chapter:
         for game in rows.games
     ]
     tables = [showing.score_table(rows, NAMES, "dts_late"), showing.safety_table(rows, NAMES)]
-    return showing.chapter(
-        EXPERIMENT.name, EXPERIMENT.title, EXPERIMENT.about, rows, verdicts, tables, figures
-    )
+    return Findings(verdicts, tables, figures)
 
 
 EXPERIMENT = Experiment(

@@ -2,9 +2,8 @@
 
 from rlpd_gx.experiments import reported, showing
 from rlpd_gx.experiments.evidence import Rows, against_each, better, judged, measured, measured_curve, ratio
-from rlpd_gx.experiments.experiment import Experiment, Request, Variant, atari_runs
+from rlpd_gx.experiments.experiment import Experiment, Findings, Request, Variant, atari_runs
 from rlpd_gx.experiments.plan import Planned
-from rlpd_gx.report.chapter import Chapter
 
 GUARDIAN, ONLINE, OFFLINE = "RLPD-GX", "online, no guard", "offline only"
 SAFETY = {"execution mask only": "mask", "CMDP-Lagrangian": "lagrangian", "classifier shield": "classifier"}
@@ -26,7 +25,7 @@ def plan(request: Request) -> list[Planned]:
     return atari_runs(request, request.choose(games), VARIANTS, 100_000, measure=MEASURE)
 
 
-def show(rows: Rows) -> Chapter:
+def show(rows: Rows) -> Findings:
     """Breadth and uniformity while training; distance from the offline data after it."""
     verdicts = []
     for what, value in (("state coverage", COVERAGE), ("visitation entropy", ENTROPY)):
@@ -59,9 +58,7 @@ def show(rows: Rows) -> Chapter:
             {"action novelty": NOVELTY, "support KL": SUPPORT_KL}, rows, NAMES,
         ),
     ]  # fmt: skip
-    return showing.chapter(
-        EXPERIMENT.name, EXPERIMENT.title, EXPERIMENT.about, rows, verdicts, tables, figures
-    )
+    return Findings(verdicts, tables, figures)
 
 
 EXPERIMENT = Experiment(

@@ -2,9 +2,9 @@
 
 from rlpd_gx.experiments import reported, showing
 from rlpd_gx.experiments.evidence import Rows, better, measured, score
-from rlpd_gx.experiments.experiment import RANDOM, Experiment, Request, Variant, atari_runs
+from rlpd_gx.experiments.experiment import RANDOM, Experiment, Findings, Request, Variant, atari_runs
 from rlpd_gx.experiments.plan import Planned
-from rlpd_gx.report.chapter import Chapter, Verdict, Word
+from rlpd_gx.report.chapter import Verdict, Word
 
 GAMES = ("Seaquest", "MsPacman", "Qbert", "BankHeist", "Hero")
 OURS = "RLPD-GX"
@@ -30,7 +30,7 @@ def plan(request: Request) -> list[Planned]:
     return atari_runs(request, request.choose(games), VARIANTS, 100_000, measure=("dependence",))
 
 
-def show(rows: Rows) -> Chapter:
+def show(rows: Rows) -> Findings:
     """Scores with the guard, and of the same policy without it."""
     ours = rows.points(OURS, score)
     verdicts = [
@@ -51,10 +51,7 @@ def show(rows: Rows) -> Chapter:
         ),
         showing.safety_table(rows, NAMES),
     ]
-    return showing.chapter(
-        EXPERIMENT.name, EXPERIMENT.title, EXPERIMENT.about, rows, [*verdicts, one_score()], tables,
-        [showing.score_bars(rows, NAMES)],
-    )  # fmt: skip
+    return Findings([*verdicts, one_score()], tables, [showing.score_bars(rows, NAMES)])
 
 
 def one_score() -> Verdict:

@@ -16,9 +16,9 @@ from rlpd_gx.experiments.evidence import (
     ratio,
     training_curve,
 )  # fmt: skip
-from rlpd_gx.experiments.experiment import RANDOM, Experiment, Request, Variant, atari_runs
+from rlpd_gx.experiments.experiment import RANDOM, Experiment, Findings, Request, Variant, atari_runs
 from rlpd_gx.experiments.plan import Planned
-from rlpd_gx.report.chapter import Chapter, Figure
+from rlpd_gx.report.chapter import Figure
 from rlpd_gx.report.charts import COLOURS, Series
 from rlpd_gx.trees import Json
 
@@ -83,7 +83,7 @@ def survival_figure(rows: Rows) -> Figure:
     )  # fmt: skip
 
 
-def show(rows: Rows) -> Chapter:
+def show(rows: Rows) -> Findings:
     """Stability while training, safety after it."""
     td_error, q_spread, margins = late("td_error"), late("q_spread"), mean_height(MARGINS)
     flat = {name: rows.flat(name, TTFV) for name in NAMES}
@@ -123,9 +123,7 @@ def show(rows: Rows) -> Chapter:
         ),
         survival_figure(rows),
     ]  # fmt: skip
-    return showing.chapter(
-        EXPERIMENT.name, EXPERIMENT.title, EXPERIMENT.about, rows, verdicts, tables, figures
-    )
+    return Findings(verdicts, tables, figures)
 
 
 EXPERIMENT = Experiment(

@@ -4,10 +4,10 @@ import numpy as np
 
 from rlpd_gx.experiments import reported, showing
 from rlpd_gx.experiments.evidence import Rows, judged, score
-from rlpd_gx.experiments.experiment import LOOK_AHEAD, Experiment, Request, Variant, atari_runs
+from rlpd_gx.experiments.experiment import LOOK_AHEAD, Experiment, Findings, Request, Variant, atari_runs
 from rlpd_gx.experiments.plan import Planned
 from rlpd_gx.experiments.reproduced.atari100k import AGGREGATES, AHEAD, RANDOM_AHEAD, aggregate
-from rlpd_gx.report.chapter import Chapter, Table
+from rlpd_gx.report.chapter import Table
 
 GAMES = (
     "Boxing",
@@ -34,7 +34,7 @@ def plan(request: Request) -> list[Planned]:
     return atari_runs(request, request.choose(GAMES), VARIANTS, 100_000, settings=limit)
 
 
-def show(rows: Rows) -> Chapter:
+def show(rows: Rows) -> Findings:
     """Ours and theirs in the same games, with simulated frames for each decision."""
     games, published = rows.games, reported.tables()["planning"]["games"]
     lines = []
@@ -68,7 +68,7 @@ def show(rows: Rows) -> Chapter:
         Table("Scores in games of 18,000 frames", ["", *games, "simulated frames a decision"], lines),
         showing.safety_table(rows, [variant.name for variant in VARIANTS]),
     ]
-    return showing.chapter(EXPERIMENT.name, EXPERIMENT.title, EXPERIMENT.about, rows, verdicts, tables)
+    return Findings(verdicts, tables)
 
 
 def _frames(rows: Rows, variant: str) -> float:

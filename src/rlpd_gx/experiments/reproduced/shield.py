@@ -15,9 +15,8 @@ from rlpd_gx.experiments.evidence import (
     score,
     training_curve,
 )
-from rlpd_gx.experiments.experiment import RANDOM, Experiment, Request, Variant, atari_runs
+from rlpd_gx.experiments.experiment import RANDOM, Experiment, Findings, Request, Variant, atari_runs
 from rlpd_gx.experiments.plan import Planned
-from rlpd_gx.report.chapter import Chapter
 
 GAMES = ("Freeway", "Breakout", "Qbert", "Seaquest", "BankHeist", "Frostbite")
 GUARDIAN, SHIELD = "RLPD-GX", "SAC+Shield"
@@ -34,7 +33,7 @@ def plan(request: Request) -> list[Planned]:
     return atari_runs(request, request.choose(GAMES), VARIANTS, steps, measure=MEASURE)
 
 
-def show(rows: Rows) -> Chapter:
+def show(rows: Rows) -> Findings:
     """Score, collapse, TD error, Q spread and time to the first unsafe event."""
     ours, theirs = GUARDIAN, SHIELD
     td_error, q_spread = late("td_error"), late("q_spread")
@@ -74,9 +73,7 @@ def show(rows: Rows) -> Chapter:
             showing.curve(here, NAMES[:2], training_curve("td_error"), f"TD error in {game}"),
             showing.curve(here, NAMES[:2], training_curve("q_spread"), f"Q-ensemble spread in {game}"),
         ]
-    return showing.chapter(
-        EXPERIMENT.name, EXPERIMENT.title, EXPERIMENT.about, rows, verdicts, tables, figures
-    )
+    return Findings(verdicts, tables, figures)
 
 
 EXPERIMENT = Experiment(
