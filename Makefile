@@ -30,6 +30,7 @@ $(INSTALLED): pyproject.toml constraints.txt
 run: $(INSTALLED)
 	@echo "Pong from ten recorded games, guarded and unguarded at once. An unsafe event is a lost point."
 	@$(BIN)/rlpd-gx train --config examples/pong.yaml --compare
+	@echo "Look inside: $(BIN)/rlpd-gx watch runs   (serves http://127.0.0.1:8642/)"
 
 test: $(INSTALLED)
 	$(BIN)/python -m pytest -m "not long"

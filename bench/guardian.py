@@ -241,8 +241,8 @@ def single_verdicts(console):
             tally = guardians[name].audit.tally
             assert tally.corrections == tally.proposals
             target = verdict(share, most=1)
-        if name == "polytope, 4 rows" and to_daqp == to_daqp:
-            target += f"; DAQP: {verdict(to_daqp, most=2)}"
+        if name in ("polytope, 4 rows", "polytope, projection alone") and to_daqp == to_daqp:
+            target += f"{'; ' if target else ''}DAQP: {verdict(to_daqp, most=2)}"
         polytope = f"{to_daqp:.2f}" if name.startswith("polytope") else ""
         table.add_row(name, spread(times, SINGLES * US), f"{share:.2f}", polytope, target)
     console.print(table)

@@ -31,6 +31,7 @@ NOT_RUN = {  # page, first line of the block -> the reason given there
         "docs/experiments.md",
         "rlpd-gx reproduce ablation --scale smoke",
     ): "takes a minute; tests/experiments runs it",
+    ("docs/inspector.md", "rlpd-gx watch runs"): "serves until Ctrl-C",
     ("docs/training.md", "rlpd-gx train --config examples/pong.yaml --compare"): (
         "takes minutes; `make run` is this command"
     ),

@@ -168,14 +168,15 @@ def test_a_run_without_a_policy_is_not_exported(tmp_path: Path) -> None:
 
 def test_penalty_costs_where_the_rules_correct_and_nowhere_else(tmp_path: Path) -> None:
     for name, cost in (("penalty=7", 7.0), ("guardian+penalty=3", 3.0), ("shield+penalty", 1.0)):
-        trainer = _trained(tmp_path / name, guard=name, **_offline(tmp_path / f"{name} data"))
+        trainer = _trained(tmp_path / name, guard=name, steps=40)  # half of them random
         line = trainer.online.timeline
         broken = line.is_step & (line.observation[:, 0] > 0) & (line.proposed_action == 2)
         plain = np.where(line.observation[:, 0] > 0, np.array([0.0, 1.0, 5.0])[line.executed_action], 0.0)
         assert broken.any()
         assert np.allclose(line.reward[broken], plain[broken] - cost)
         assert np.allclose(line.reward[line.is_step & ~broken], plain[line.is_step & ~broken])
-        data = trainer.task.offline.timeline
+        given = RULES | SMALL | {"guard": name} | _offline(tmp_path / f"{name} data")
+        data = Task(configure("rlpd-gx", given)).offline.timeline
         assert data.reward[data.is_step].tolist()[:2] == [100.0, 5.0 - cost]  # the data did the forbidden
         assert trainer.last_evaluation.episodes[0].score >= 0  # reported returns are the task's own
     assert guards.find("penalty").value == 1

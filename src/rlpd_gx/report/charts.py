@@ -164,12 +164,6 @@ def binned(points: Points, most: int = _MOST_POINTS) -> Points:
     return [_mean(steps[g]) for g in groups], [_mean(values[g]) for g in groups]
 
 
-def thinned(points: Points, most: int = 2_000) -> Points:
-    """At most `most` of the points, evenly spaced."""
-    every = -(-len(points[0]) // most) or 1
-    return points[0][::every], points[1][::every]
-
-
 def running_mean(points: Points, window: int) -> Points:
     """The mean of each value and those before it in the window."""
     steps, values = points
