@@ -27,7 +27,10 @@ def verify(
     ] = "random",
     observation: Annotated[str, Option(help="What the policy sees: ram, objects or pixels.")] = "ram",
     guard: Annotated[
-        str, Option(help="look-ahead, ram (the table's rules), or both: look-ahead checks what ram forbids.")
+        str,
+        Option(
+            help="look-ahead, ram (the table's rules), or both: look-ahead where RAM rules see something coming."
+        ),
     ] = "look-ahead",
     critical: Annotated[
         int, Option(min=0, help="States on which RAM rules are compared with complete look-ahead sets.")
@@ -80,17 +83,14 @@ def _game(
 
     from rlpd_gx.cli.policies import load_policy
     from rlpd_gx.envs.atari import make
-    from rlpd_gx.envs.atari.lookahead import Lookahead
+    from rlpd_gx.envs.atari.lookahead import Lookahead, QuickLookahead
     from rlpd_gx.envs.atari.ram_rules import RamRules
     from rlpd_gx.experiments.look_ahead import agreement, compare
     from rlpd_gx.guardian import Guardian
 
     env = make(name, settings["observation"])
-    rule = Lookahead(env, depth)
-    chosen: Rule = rule
-    if settings["guard"] != "look-ahead":
-        ram = RamRules(env)
-        chosen = ram if settings["guard"] == "ram" else ram | rule
+    rule = (QuickLookahead if settings["guard"] == "both" else Lookahead)(env, depth)
+    chosen: Rule = RamRules(env) if settings["guard"] == "ram" else rule
     guardian = Guardian(env.action_space, chosen, embedding=env.embedding)
     known = {**settings, "depth": rule.search.depth, "fingerprint": guardian.fingerprint}
     defaults = {"guard": "look-ahead", "critical": 0}  # files of before have no such fields

@@ -20,9 +20,10 @@ def collect(
     policy: Annotated[
         str,
         Option(
-            help="random, a folder of a run or of an exported policy, module:callable, [algorithm:]file.zip of "
-            "stable-baselines3 (holds pickled code: only from people you trust), or learn:sac: what such a "
-            "learner sees while it learns (needs --steps)."
+            help="random, held (random actions, kept for a while), planner (Atari: a search for reward in a second "
+            "emulator, mixed with noise and guarded random play), a folder of a run or of an exported policy, "
+            "module:callable, [algorithm:]file.zip of stable-baselines3 (holds pickled code: only from people you "
+            "trust), or learn:sac: what such a learner sees while it learns (needs --steps)."
         ),
     ] = "random",
     episodes: Annotated[int | None, Option(min=1, help="Stop after this many episodes.")] = None,
@@ -68,7 +69,10 @@ def collect(
             generator = np.random.default_rng(seed)
             record.roll_out(recorder, act, generator, epsilons=epsilons, episodes=episodes, steps=steps)
         stored = recorder.safe_set_spec is not None
-        sink.close({FINGERPRINT: world.guardian.fingerprint, SPEC: recorder.safe_set_spec} if stored else {})
+        found = {FINGERPRINT: world.guardian.fingerprint, SPEC: recorder.safe_set_spec} if stored else {}
+        if (simulated := getattr(act, "simulated_steps", None)) is not None:
+            found["simulated_steps"] = simulated
+        sink.close(found)
     except BaseException:
         sink.discard()
         raise

@@ -23,6 +23,10 @@ def load_policy(spec: str, env: "gym.Env", seed: int) -> Callable[[Any], Any]:
         return lambda observation: env.action_space.sample()
     if spec == "held":
         return _held(env, seed)
+    if spec == "planner":
+        from rlpd_gx.envs.atari.planner import Planner
+
+        return Planner(env, seed)
     if os.path.isdir(spec):
         return _trained_policy(spec, env)
     if spec.endswith(".zip"):

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import gymnasium as gym
 import numpy as np
@@ -27,6 +28,8 @@ class Description:
     """The observation that action logs are replayed into, as the format's options."""
     replayed_kwargs: tuple[str, ...] = ()
     """Options of the environment that a replay of action logs applies too."""
+    offline_sets: Mapping[str, Path] = field(default_factory=dict)
+    """Datasets that come with the package, by the name that `--offline` gives them."""
 
 
 def describe(env_id: str) -> Description:
@@ -34,6 +37,8 @@ def describe(env_id: str) -> Description:
     ours = ATARI.fullmatch(env_id)
     if ours is None:
         return Description()
+    from rlpd_gx.envs.atari.offline import sets_of
+
     clipped_lives = {"life_loss_ends": True, "clip_rewards": True}
     replay = {"observation": ours["observation"]}
     if ours["observation"] == "objects":
@@ -45,6 +50,7 @@ def describe(env_id: str) -> Description:
         reports_unsafe_events=True,
         replay_options=replay,
         replayed_kwargs=tuple(clipped_lives),
+        offline_sets=sets_of(ours["game"]),
     )
 
 

@@ -154,7 +154,11 @@ class Task:
             return None
         source = Path(run.offline)
         if not source.exists():
-            raise GxError(f"--offline {source}: there is no such file or folder")
+            bundled = describe(run.env).offline_sets
+            if run.offline not in bundled:
+                named = f"; {run.env} comes with {', '.join(bundled)}" if bundled else ""
+                raise GxError(f"--offline {source}: there is no such file or folder{named}")
+            source = bundled[run.offline]
         options: Json = {}
         live = None
         if not is_dataset(source) and formats.detect(source) == "action_log":

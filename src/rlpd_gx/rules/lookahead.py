@@ -8,6 +8,7 @@ import random
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import chain, repeat
 from typing import Any, Protocol
 from weakref import WeakKeyDictionary
@@ -29,6 +30,7 @@ class Place:
     identity: bytes
     unsafe: bool  # the unsafe event has just happened, or can no longer be avoided
     token: Any = None  # for the model itself: everything needed to continue from here
+    settled: bool = False  # nothing unsafe can come from here soon, so there is no need to look further
 
 
 class Model(Protocol):
@@ -53,6 +55,12 @@ class Model(Protocol):
         `previous_action` is None unless the rule declares that it needs it.
         """
         ...
+
+    # A model may also have:
+    # def harmless(self, state: State, action: int) -> bool:
+    #     Whether an action needs no search.
+    # def suggest(self, place: Place, held: int) -> int:
+    #     The held action, or one that is safer at first sight: tried early as a way to continue.
 
 
 class Twin:
@@ -107,12 +115,18 @@ class Plan:
         """This plan, then another one."""
         return Plan(self.actions + other.actions, self.places + other.places)
 
+    @property
+    def settled(self) -> bool:
+        """Whether it ends where there is no need to look further."""
+        return bool(self.places) and self.places[-1].settled
+
     def cut(self, start: int, end: int | None = None) -> "Plan":
         """The steps from `start` to `end`."""
         return Plan(self.actions[start:end], self.places[start:end])
 
 
 NOTHING = Plan()
+Way = Callable[[Place], int]  # the next action to try
 
 
 @dataclass(slots=True)
@@ -126,6 +140,7 @@ class Situation:
     known: dict[bytes, tuple[Plan, int]] = field(default_factory=dict)  # places on plans of full length
     asked: list[tuple[int, int | None]] = field(default_factory=list)  # (action, previous one), in order
     spent: int = 0  # simulated steps
+    repaired: bool = False  # a search without an inherited plan was made
 
     def add(self, plan: Plan) -> None:
         """Let later searches end as soon as they meet this plan."""
@@ -140,6 +155,8 @@ class Search:
         self.model, self.depth, self.held = model, depth, tuple(held)
         self.attempts, self.effort = attempts, effort
         self.simulated_steps = 0
+        self.harmless: Callable[[State, int], bool] | None = getattr(model, "harmless", None)
+        self.suggest: Callable[..., int] | None = getattr(model, "suggest", None)
         self._environments: WeakKeyDictionary[Any, Situation] = WeakKeyDictionary()
         self._saved: list[Json] = []
 
@@ -150,6 +167,8 @@ class Search:
         return fingerprint(CODE, self.model.fingerprint, settings)
 
     def __call__(self, state: State, action: Action, previous_action: Action = None) -> float:
+        if self.harmless is not None and self.harmless(state, int(action)):
+            return 0.0
         root = self.model.here(state)
         situation = self._environments.get(state)
         if situation is None:
@@ -169,7 +188,7 @@ class Search:
     def _arrived(self, root: Place, inherited: Plan) -> Situation:
         """A new state, and what remains of the plan that led there."""
         situation = Situation(root, inherited)
-        if len(inherited) == self.depth - 1:
+        if len(inherited) == self.depth - 1 and not inherited.settled:
             self._extend(situation)
         return situation
 
@@ -181,7 +200,7 @@ class Search:
                 continue
             self._saved.remove(environment)
             actions = environment["inherited"] if key == environment["root"] else environment["plans"][key]
-            inherited = self._roll(Situation(root, NOTHING), root, actions, len(actions))
+            inherited = self._roll(Situation(root, NOTHING), root, _held_on(actions), len(actions))
             self.simulated_steps = counted
             situation = self._arrived(root, inherited)
             if key == environment["root"]:
@@ -211,18 +230,22 @@ class Search:
         for place in outcomes:
             if place.unsafe:
                 return 0
+            if place.settled:
+                continue
             if place.identity not in situation.plans:  # else another action leads to the same place
                 situation.plans[place.identity] = self._search(situation, place, action)
-            time = min(time, 1 + len(situation.plans[place.identity]))
+            plan = situation.plans[place.identity]
+            time = time if plan.settled else min(time, 1 + len(plan))
         return time
 
     def _search(self, situation: Situation, place: Place, action: int) -> Plan:
-        """The longest plan found from a place; one of depth - 1 steps is enough."""
+        """The longest plan found from a place; one of depth - 1 steps, or that ends settled, is enough."""
         best = NOTHING
         for plan in self._attempts(situation, place, action):
             if len(plan) > len(best):
                 best = plan
-            if len(best) >= self.depth - 1:
+            if len(plan) >= self.depth - 1 or plan.settled:
+                best = plan
                 situation.add(best)
                 break
         return best
@@ -232,17 +255,25 @@ class Search:
         inherited = situation.inherited
         if inherited and inherited.places[0].identity == place.identity:
             yield inherited.cut(1)
-            yield from self._repairs(situation)
+            yield from self._repairs(situation, inherited)
             return
-        ways: list[list[int]] = [[held] for held in dict.fromkeys((action, *self.held))]
+        ways = [_held_on([held]) for held in dict.fromkeys((action, *self.held))]
+        if self.suggest is not None:
+            ways[0] = partial(self.suggest, held=action)
         if inherited:
-            ways = [inherited.actions[1:], *ways][: self.attempts]
+            ways = [_held_on(inherited.actions[1:]), *ways][: self.attempts]
+        longest = NOTHING
         for way in ways:
-            yield self._roll(situation, place, way, self.depth - 1)
+            plan = self._roll(situation, place, way, self.depth - 1)
+            longest = max(longest, plan, key=len)
+            yield plan
+        if not inherited and not situation.repaired:  # there is no other plan to fall back on
+            situation.repaired = True
+            yield from self._repairs(situation, Plan([action], [place]).joined(longest))
 
-    def _repairs(self, situation: Situation) -> Iterator[Plan]:
-        """Other endings for an inherited plan that becomes unsafe: leave it, earlier each time, for random actions."""
-        inherited, need = situation.inherited, self.depth - 1
+    def _repairs(self, situation: Situation, inherited: Plan) -> Iterator[Plan]:
+        """Other endings for a plan that becomes unsafe: leave it, earlier each time, for random actions."""
+        need = self.depth - 1
         chance = random.Random(zlib.crc32(situation.root.identity))
         limit = situation.spent + self.effort * self.depth
         back = 1
@@ -253,19 +284,20 @@ class Search:
             kept = inherited.cut(1, leave)
             segments = [(chance.choice(self.held), chance.randint(1, 8)) for _ in range(8)]
             way = chain.from_iterable(repeat(held, times) for held, times in segments)
-            yield kept.joined(self._roll(situation, inherited.places[leave - 1], way, need - len(kept)))
+            rolled = self._roll(situation, inherited.places[leave - 1], _held_on(way), need - len(kept))
+            yield kept.joined(rolled)
             back = 1 if leave == 1 else back + 1 + chance.randrange(back)
 
-    def _roll(self, situation: Situation, place: Place, way: Iterable[int], need: int) -> Plan:
-        """Take the actions of `way`, then repeat the last one, for `need` steps or until the unsafe event."""
-        plan, actions = Plan(), _held_on(way)
-        while len(plan) < need:
+    def _roll(self, situation: Situation, place: Place, way: Way, need: int) -> Plan:
+        """Take the actions of `way` for `need` steps, or until the unsafe event or a settled place."""
+        plan = Plan()
+        while len(plan) < need and not place.settled:
             met, at = situation.known.get(place.identity, (NOTHING, 0))
             if at < len(met):  # from here on a safe plan is known
                 plan = plan.joined(met.cut(at))
                 place = plan.places[-1]
                 continue
-            action = next(actions)
+            action = way(place)
             place = self._advance(situation, place, action)
             if place.unsafe:
                 break
@@ -301,12 +333,11 @@ class Search:
         self._saved = list(memory["environments"])
 
 
-def _held_on(way: Iterable[int]) -> Iterator[int]:
-    """The actions of a way, then its last action repeated without end."""
-    last = 0
-    for last in way:
-        yield last
-    yield from repeat(last)
+def _held_on(actions: Iterable[int]) -> Way:
+    """The given actions, then the last one repeated without end."""
+    given = list(actions)
+    remaining = chain(given, repeat(given[-1] if given else 0))
+    return lambda place: next(remaining)
 
 
 class Lookahead(Atom):

@@ -2,7 +2,7 @@
 
 from rlpd_gx.envs.atari.env import AtariEnv, Clone, make, make_vec
 from rlpd_gx.envs.atari.games import GAMES, Flag, Game, Resource, find_game
-from rlpd_gx.envs.atari.lookahead import Emulator, Lookahead, emulator_state, unsafe_event
+from rlpd_gx.envs.atari.lookahead import Emulator, Lookahead, QuickLookahead, emulator_state, unsafe_event
 from rlpd_gx.envs.atari.objects import Objects, ObjectsObservation, objects_of
 from rlpd_gx.envs.atari.ram_rules import RamRules
 
@@ -16,6 +16,7 @@ __all__ = [
     "Lookahead",
     "Objects",
     "ObjectsObservation",
+    "QuickLookahead",
     "RamRules",
     "Resource",
     "emulator_state",

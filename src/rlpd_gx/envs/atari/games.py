@@ -164,6 +164,8 @@ class RuleRow:
     at: float = 0
     hit: Range = (0, 0)
     speed: float = 0
+    turns: float = 0  # where a ball that goes away turns back at the earliest, on `axis`
+    fastest: float = 0  # pixels that the ball goes in a step at most; 0: not known
     bounce: Range = (0, 0)
     start: str = ""  # where the player will come to rest on the other axis; where it is, if not given
 
@@ -180,6 +182,7 @@ class Game:
     dying: tuple[Flag, ...] = ()  # any of them; empty where none was found
     depth: int = 0  # steps to look ahead, as the flag asks for
     horizon: int = 0  # look at least so far, where traps close earlier than that
+    reach: float = 0  # horizons of the RAM rules that are enough for a quick look-ahead; 0: not found to be
     evidence: Evidence = Evidence()
     player: Player | None = None
     things: tuple[Thing, ...] = ()

@@ -2,13 +2,15 @@
 
 from collections.abc import Sequence
 from hashlib import blake2b
-from typing import Any
+from typing import Any, NamedTuple
 
 from rlpd_gx import rules
 from rlpd_gx.envs.atari.env import AtariEnv
 from rlpd_gx.envs.atari.games import Game, Moment
+from rlpd_gx.envs.atari.ram_rules import NothingNear, images
 from rlpd_gx.errors import GxError
 from rlpd_gx.rules import Place
+from rlpd_gx.types import Array
 
 CODE = rules.code_of(__file__)  # part of the fingerprint
 DEPTH_STEPS = 24
@@ -24,7 +26,10 @@ class Emulator:
     of their states stay the same.
     """
 
-    def __init__(self, env: AtariEnv) -> None:
+    def __init__(self, env: AtariEnv, reach: float = 0) -> None:
+        self.nothing_near = NothingNear(env, reach) if reach else None
+        self.harmless = self._harmless if reach else None
+        self.suggest = self._suggest if reach else None
         self.game, self.frame_skip = env.game, env.frame_skip
         self.sticky = env.settings["sticky"] > 0
         twin = AtariEnv(
@@ -39,7 +44,8 @@ class Emulator:
         """Of what makes a step and an event."""
         game, names = self.game, [action.name for action in self.actions]
         event = (game.name, game.event, game.end_counts, repr(game.dying))
-        return rules.fingerprint(CODE, Game.unsafe, event, names, self.frame_skip, self.sticky)
+        near = self.nothing_near and self.nothing_near.fingerprint
+        return rules.fingerprint(CODE, Game.unsafe, event, names, self.frame_skip, self.sticky, near)
 
     def here(self, state: Any) -> Place:
         """Where a game stands, in our environment or, while a log is replayed, in ale-py's own.
@@ -48,8 +54,10 @@ class Emulator:
         """
         ale = state.ale
         if isinstance(state, AtariEnv):  # which knows better than the emulator right after a restore
-            return _place(ale, Moment(state.ram(), state.lives, state.game_over), False)
-        return _place(ale, Moment(ale.getRAM(), ale.lives(), ale.game_over()), False)
+            moment = Moment(state.ram(), state.lives, state.game_over)
+        else:
+            moment = Moment(ale.getRAM(), ale.lives(), ale.game_over())
+        return _place(ale, moment, images(state)[1])
 
     def advance(self, place: Place, action: int) -> Place:
         """One step: an action for `frame_skip` frames."""
@@ -63,24 +71,48 @@ class Emulator:
         late = range(self.frame_skip + 1)
         return [self._run(place, [before] * k + [now] * (self.frame_skip - k)) for k in late]
 
+    def _harmless(self, state: Any, action: int) -> bool:
+        """Whether RAM rules allow an action, and nothing else comes into play soon."""
+        assert self.nothing_near is not None
+        return self.nothing_near.allows(*images(state), action)
+
+    def _suggest(self, place: Place, held: int) -> int:
+        """The held action unless another one has a larger margin under the RAM rules."""
+        assert self.nothing_near is not None
+        margins = self.nothing_near.margins(place.token.moment.ram, place.token.was)
+        best = int(margins.argmax())
+        return best if margins[best] > margins[held] else held
+
     def _run(self, place: Place, frames: list[Any]) -> Place:
         ale, game = self.ale, self.game
-        state, before = place.token
+        state, before = place.token.state, place.token.moment
         if place is not self._at:
             if state.getEpisodeFrameNumber() == 0:  # a state before the first frame needs such an emulator
                 ale.reset_game()
             ale.restoreState(state)
-        worst = 0.0
-        for action in frames:
-            worst = min(worst, ale.act(action))
+        rewards = [ale.act(action) for action in frames]
         after = Moment(ale.getRAM(), ale.lives(), ale.game_over())
-        self._at = _place(ale, after, game.is_dying(after.ram) or game.unsafe(before, after, worst))
+        unsafe = game.is_dying(after.ram) or game.unsafe(before, after, min(rewards))
+        settled = not unsafe and self.nothing_near is not None and self.nothing_near(after.ram, before.ram)
+        self._at = _place(ale, after, before.ram, unsafe, sum(rewards), settled)
         return self._at
 
 
-def _place(ale: Any, moment: Moment, unsafe: bool) -> Place:
+class Token(NamedTuple):
+    """What the emulator needs to continue from a place, and the reward of the step that led there."""
+
+    state: Any
+    moment: Moment
+    reward: float
+    was: Array  # RAM a step before
+
+
+def _place(
+    ale: Any, moment: Moment, was: Array, unsafe: bool = False, reward: float = 0.0, settled: bool = False
+) -> Place:
     state = ale.cloneState()
-    return Place(blake2b(state.serialize(), digest_size=16).digest(), unsafe, (state, moment))
+    identity = blake2b(state.serialize(), digest_size=16).digest()
+    return Place(identity, unsafe, Token(state, moment, reward, was), settled)
 
 
 def default_depth(game: Game) -> int:
@@ -97,6 +129,7 @@ class Lookahead(rules.Lookahead):
         depth: steps to look ahead; the game's own if not given.
         continuations: actions that are tried for going on, each held, by number or name (`"UP"`); all if not given.
         attempts, effort: see `gx.Lookahead`.
+        reach: simulate no further where RAM rules see nothing within this multiple of their horizon; 0: always.
     """
 
     def __init__(
@@ -107,6 +140,7 @@ class Lookahead(rules.Lookahead):
         *,
         attempts: int = 3,
         effort: int = 10,
+        reach: float = 0,
     ) -> None:
         atari: AtariEnv = env.unwrapped
         if not isinstance(atari, AtariEnv):
@@ -120,7 +154,7 @@ class Lookahead(rules.Lookahead):
         for unknown in (a for a in given if isinstance(a, str) and a not in names):
             raise GxError(f"{atari.game.name} has no action {unknown!r}; it has {', '.join(names)}")
         held = [names.index(a) if isinstance(a, str) else int(a) for a in given]
-        model = Emulator(atari)
+        model = Emulator(atari, reach)
         super().__init__(
             model,
             depth=depth or default_depth(atari.game),
@@ -129,6 +163,16 @@ class Lookahead(rules.Lookahead):
             effort=effort,
             needs=("previous_action",) if model.sticky else (),
         )
+
+
+class QuickLookahead(Lookahead):
+    """Look-ahead that simulates only where a thing, a ball or a resource of the game's table matters soon.
+
+    The same as `Lookahead` in games whose table has no `reach`: there RAM rules miss too much to end a search with.
+    """
+
+    def __init__(self, env: Any, depth: int | None = None) -> None:
+        super().__init__(env, depth, reach=getattr(getattr(env.unwrapped, "game", None), "reach", 0))
 
 
 def emulator_state(env: Any, observation: Any, info: dict[str, Any]) -> Any:

@@ -105,7 +105,7 @@ class Sight:
     def shown(self, ram: Array) -> list[bool]:
         """Which members of the fixed things are there."""
         image = ram.tobytes()
-        return [bool(v) for v in self._shown(image, image)]
+        return list(map(bool, self._shown(image, image)))
 
     def _read(self, ram: Array, was: Array) -> list[Point]:
         try:
@@ -215,7 +215,7 @@ class Objects:
         return np.clip(np.array(out, np.float32), -LIMIT, LIMIT)
 
     def _fixed(self, ram: Array, player: Point) -> list[float]:
-        shown = np.array(self.sight.shown(ram))
+        shown = np.array(self.sight.shown(ram), bool)
         out: list[float] = []
         first = 0
         for thing in self.sight.fixed:
@@ -227,7 +227,7 @@ class Objects:
                 away = spots - player
                 dx, dy = away[np.abs(away).sum(axis=1).argmin()].tolist()
                 nearest = dx / WIDTH, dy / HEIGHT
-            out += (here.mean(), *nearest, *here)
+            out += (np.count_nonzero(here) / thing.count, *nearest, *here.tolist())
         return out
 
 

@@ -12,7 +12,7 @@ blocked       `forbid` these actions `when` the expression holds. The margin is 
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -28,7 +28,20 @@ from rlpd_gx.types import Array
 
 CODE = rules.code_of(__file__)  # part of the fingerprint
 TOUCH = 1e-9  # a collision at the horizon is one
-Margins = Callable[[Array, Array], Array]
+AMPLE_STEPS = 12  # of a resource that are left, beside the way back, for it not to matter
+SPARE_STEPS = 3  # in hand before a ball comes, for the place it comes to not to matter
+
+
+class Margins(Protocol):
+    """A kind of rule, for one row of a table."""
+
+    def __call__(self, ram: Array, was: Array) -> Array:
+        """RAM [128] and that of a step before -> margins [n]."""
+        ...
+
+    def clear(self, ram: Array, was: Array, reach: float) -> bool:
+        """Whether nothing is forbidden within `reach` horizons, whatever the player does."""
+        ...
 
 
 class RamRules(rules.Combined):
@@ -72,6 +85,37 @@ class RamRule(rules.Atom):
         """RAM [128] and that of a step before -> margins [n]."""
         assert isinstance(self.fn, _OfStates)
         return self.fn.margins
+
+
+class NothingNear:
+    """Whether nothing of a table comes into play soon, whatever the player does; from two RAM images.
+
+    Soon is within `reach` times the horizon of a rule. This is what `QuickLookahead` ends its search with.
+    """
+
+    def __init__(self, env: Any, reach: float) -> None:
+        self.reach, self._rules = reach, [part for part in RamRules(env).parts if isinstance(part, RamRule)]
+
+    @property
+    def fingerprint(self) -> str:
+        """Of the rules and how far they look."""
+        return rules.fingerprint(self.reach, [rule.fingerprint for rule in self._rules])
+
+    def __call__(self, ram: Array, was: Array) -> bool:
+        return all(rule.margins.clear(ram, was, self.reach) for rule in self._rules)
+
+    def allows(self, ram: Array, was: Array, action: int) -> bool:
+        """The same for one action: others may be blocked."""
+        return all(
+            rule.margins(ram, was)[action] >= 0
+            if isinstance(rule.margins, _Blocked)
+            else rule.margins.clear(ram, was, self.reach)
+            for rule in self._rules
+        )
+
+    def margins(self, ram: Array, was: Array) -> Array:
+        """The smallest margin of every action [n]."""
+        return np.min([rule.margins(ram, was) for rule in self._rules], axis=0)
 
 
 class _OfStates:
@@ -184,7 +228,7 @@ class _Collision:
         scene = self.sight.scene(ram, was)
         if scene.player is None:
             return self.nothing
-        near = self._near(scene, ram, was)
+        near = self._near(scene, ram, was, self.horizon)
         if not near:
             return self.nothing
         places, speeds, boxes, after = near
@@ -217,6 +261,10 @@ class _Collision:
         best = self._in_a_maze(steps, heading) if self.maze else steps.max(axis=1)
         return (best - self.horizon)[self.which]
 
+    def clear(self, ram: Array, was: Array, reach: float) -> bool:
+        scene = self.sight.scene(ram, was)
+        return scene.player is None or self._near(scene, ram, was, reach * self.horizon, self.maze) is None
+
     def _in_a_maze(self, steps: Array, heading: tuple[float, float]) -> Array:
         """Steps to the collision for each action [u]: what crosses the heading may be barred by a wall."""
         best = np.where(self.straight, steps, 0).max(axis=1)
@@ -225,7 +273,7 @@ class _Collision:
         along = (self.unique * heading).any(axis=1) & (self.unique[:, ::-1] * heading == 0).all(axis=1)
         return np.where(along | barred, best, np.minimum(best, going_on))
 
-    def _near(self, scene: Scene, ram: Array, was: Array) -> Any:
+    def _near(self, scene: Scene, ram: Array, was: Array, horizon: float, may_turn: bool = False) -> Any:
         """Those that some way of moving meets within the horizon: places, speeds, kill boxes and when they count.
 
         None if there are none, as in most states: that is what makes a verdict cheap.
@@ -245,8 +293,9 @@ class _Collision:
             change = scene.change(member, wrap)
             vx, vy = change if speed_of is None or speed < 0 else speed_of[2 * speed : 2 * speed + 2]
             start = 0.0 if later is None else later[n]
-            window = _overlap(place[0] - px, vx, box[0], box[2], fast_x, start, self.horizon)
-            if window is None or _overlap(place[1] - py, vy, box[1], box[3], fast_y, *window) is None:
+            turn = max(abs(vx), abs(vy)) if may_turn else 0.0
+            window = _overlap(place[0] - px, vx, box[0], box[2], fast_x + turn, start, horizon)
+            if window is None or _overlap(place[1] - py, vy, box[1], box[3], fast_y + turn, *window) is None:
                 continue
             places.append(place)
             speeds.append((vx, vy))
@@ -319,6 +368,24 @@ class _MustReach:
         missing = np.maximum(np.maximum(least - player, player - most), 0)
         return row.speed * max(steps - 1 - row.margin, 0) - missing
 
+    def clear(self, ram: Array, was: Array, reach: float) -> bool:
+        """Whether there is time for any place that the ball may come to, or to spare for where it will be."""
+        scene, row = self.sight.scene(ram, was), self.row
+        ball = scene.places[self.member]
+        if ball is None or scene.player is None:
+            return True
+        toward, distance = scene.change(self.member, self.wrap)[self.along], row.at - ball[self.along]
+        if toward * distance > 0:
+            return bool(self(ram, was).min() >= SPARE_STEPS * row.speed)
+        if distance * (row.at - row.turns) <= 0:  # it has passed
+            return False
+        away = max(
+            abs(distance), abs(row.at - row.turns)
+        )  # it turns back there or later, as fast as it ever is
+        here = scene.player[self.across]
+        needs = max(here - self.low, self.high - here) / row.speed + SPARE_STEPS
+        return row.fastest > 0 and away / row.fastest >= needs
+
 
 class _Resource:
     """Go back in time."""
@@ -342,6 +409,10 @@ class _Resource:
         spare = float(left - 1 - needs)
         return np.where(self.back, max(spare, 0.0), spare - 1)
 
+    def clear(self, ram: Array, was: Array, reach: float) -> bool:
+        left, needs, counts = self._read(ram.tobytes(), was.tobytes())
+        return not counts or left - 1 - needs >= AMPLE_STEPS
+
 
 class _Blocked:
     """Some actions are forbidden in some places."""
@@ -360,6 +431,9 @@ class _Blocked:
 
     def __call__(self, ram: Array, was: Array) -> Array:
         return self.margins if self._when(ram.tobytes(), was.tobytes())[0] else self.nothing
+
+    def clear(self, ram: Array, was: Array, reach: float) -> bool:
+        return self(ram, was) is self.nothing
 
 
 KINDS: dict[str, Callable[[RuleRow, Sight, Sequence[str]], Margins]] = {

@@ -303,6 +303,8 @@ class ActionLogSink:
 
     def close(self, facts: JsonMapping) -> None:
         """See `Sink`; facts about safe sets are not kept, since a replay computes them again."""
+        of_safe_sets = (minari_format.FINGERPRINT, minari_format.SPEC)
+        self._log |= {name: value for name, value in facts.items() if name not in of_safe_sets}
         files.write_bytes(self.file, gzip.compress(json.dumps(self._log).encode(), mtime=0))
 
     def discard(self) -> None:

@@ -1,0 +1,14 @@
+"""Offline sets that come with the package, as action logs by set and game: `--offline planner`, `--offline recorded`.
+
+planner    `rlpd-gx collect --policy planner`; each log lists the command, seed, steps and score of its parts
+recorded   games of pretrained A3C policies (greydanus/baby-a3c), sampled actions: Pong and Breakout
+"""
+
+from pathlib import Path
+
+FOLDER = Path(__file__).parent
+
+
+def sets_of(game: str) -> dict[str, Path]:
+    """The logs of a game, by the name of their set."""
+    return {path.parent.name: path for path in sorted(FOLDER.glob(f"*/{game}.json.gz"))}

@@ -1,0 +1,142 @@
+"""The offline sets of the package: every reward and life again, in any observation, and with safe sets."""
+
+import gzip
+import json
+import shlex
+
+import numpy as np
+import pytest
+
+import rlpd_gx as gx
+from rlpd_gx.cli.collect import collect
+from rlpd_gx.envs.atari import GAMES, make
+from rlpd_gx.envs.atari.lookahead import Emulator
+from rlpd_gx.envs.atari.offline import FOLDER, sets_of
+from rlpd_gx.envs.atari.planner import PlanSearch
+from rlpd_gx.envs.description import describe
+from rlpd_gx.loop.offline_rules import while_replayed
+from rlpd_gx.replay.offline.formats import action_log
+
+LOGS = sorted(FOLDER.glob("*/*.json.gz"))
+SLICE_STEPS = 120
+
+
+def log_of(path):
+    return json.loads(gzip.decompress(path.read_bytes()))
+
+
+def cut(path, folder, steps=SLICE_STEPS):
+    """The first steps of a log as a log of their own."""
+    log = log_of(path)
+    episode = log["episodes"][0]
+    part = min(steps, len(episode["ale_actions"]) - 1)
+    episode |= {
+        "ale_actions": episode["ale_actions"][:part],
+        "rewards": episode["rewards"][:part],
+        "lives": episode["lives"][: part + 1],
+        "terminated": False,
+        "truncated": True,
+    }
+    log["episodes"] = [episode]
+    made = folder / path.name
+    made.write_bytes(gzip.compress(json.dumps(log).encode()))
+    return made, log
+
+
+def names(path):
+    return f"{path.parent.name}-{path.name.partition('.')[0]}"
+
+
+def test_every_game_has_a_planned_set_and_all_of_them_are_small():
+    assert {game for game in GAMES if "planner" in sets_of(game)} == set(GAMES)
+    assert sum(path.stat().st_size for path in LOGS) < 5_000_000
+
+
+@pytest.mark.parametrize("path", LOGS, ids=names)
+def test_a_slice_replays_into_objects_to_its_recorded_rewards(path, tmp_path):
+    made, log = cut(path, tmp_path)
+    (episode,) = action_log.read(made, "objects").episodes
+    assert episode.rewards.tolist() == log["episodes"][0]["rewards"]
+    assert np.isfinite(episode.observations).all()
+    assert len(episode.observations) == len(episode.rewards) + 1
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("path", LOGS, ids=names)
+def test_the_whole_log_replays(path):
+    log = log_of(path)
+    for episode, record in zip(action_log.read(path, "objects").episodes, log["episodes"], strict=True):
+        assert episode.rewards.tolist() == record["rewards"]
+
+
+@pytest.mark.parametrize("path", [p for p in LOGS if p.parent.name == "planner"], ids=names)
+def test_a_planned_log_says_how_it_was_made(path):
+    log = log_of(path)
+    steps = sum(len(episode["ale_actions"]) for episode in log["episodes"])
+    score = sum(sum(episode["rewards"]) for episode in log["episodes"])
+    assert sum(part["steps"] for part in log["parts"]) == steps
+    assert sum(part["score"] for part in log["parts"]) == pytest.approx(score)
+    for part in log["parts"]:
+        words = shlex.split(part["command"])
+        assert words[words.index("--policy") + 1] == "planner"
+        assert words[words.index("--seed") + 1] == str(part["seed"])
+        assert part["simulated_steps"] > 0
+
+
+def test_a_slice_replays_with_safe_sets_and_into_ram_and_pixels(tmp_path):
+    made, _ = cut(FOLDER / "planner" / "Seaquest.json.gz", tmp_path, 40)
+    rules = "rlpd_gx.envs.atari:RamRules"
+    live = while_replayed(made, None, rules, "Atari/Seaquest-objects")
+    (episode,) = action_log.read(made, "objects", safe_set=live.safe_set).episodes
+    assert episode.safe_sets_known.all()
+    assert len(episode.safe_sets) == 41
+    for observation, shape in (("ram", (128,)), ("pixels", (84, 84))):
+        (episode,) = action_log.read(made, observation).episodes
+        assert episode.observations.shape == (41, *shape)
+
+
+def test_another_reward_is_refused(tmp_path):
+    made, log = cut(FOLDER / "planner" / "Seaquest.json.gz", tmp_path, 30)
+    log["episodes"][0]["rewards"][20] += 1
+    made.write_bytes(gzip.compress(json.dumps(log).encode()))
+    with pytest.raises(gx.GxError, match="step 20"):
+        list(action_log.read(made).episodes)
+
+
+def test_the_planner_is_repeatable_and_its_log_replays(tmp_path):
+    written = []
+    for name in ("one.json.gz", "two.json.gz"):
+        out = tmp_path / name
+        collect(env="ALE/Asterix-v5", out=out, policy="planner", steps=60, seed=3, format="action-log")
+        written.append(log_of(out))
+    assert written[0] == written[1]
+    assert written[0]["simulated_steps"] > 60
+    (episode,) = action_log.read(out).episodes
+    assert episode.rewards.tolist() == written[0]["episodes"][0]["rewards"]
+
+
+def test_planned_play_scores_more_than_random_play_and_is_not_felt_by_the_game():
+    scores = {}
+    for planned in (True, False):
+        env, twin = make("Asterix"), make("Asterix")
+        env.reset(seed=2)
+        twin.reset(seed=2)
+        rng, score = np.random.default_rng(2), 0.0
+        search = PlanSearch(Emulator(env), rng)
+        for _ in range(150):
+            action = search(env) if planned else int(rng.integers(env.action_space.n))
+            _, reward, over, _, info = env.step(action)
+            assert twin.step(action)[4] == info
+            score += reward
+            if over:
+                break
+        scores[planned] = score
+    assert scores[True] > scores[False]
+
+
+def test_a_set_is_named_in_a_run():
+    assert describe("Atari/Pong-objects").offline_sets.keys() == {"planner", "recorded"}
+    assert describe("Atari/Freeway-ram").offline_sets.keys() == {"planner", "scripted"}
+    assert not describe("CartPole-v1").offline_sets
+    with pytest.raises(gx.GxError, match="comes with planner"):
+        gx.train("Atari/Seaquest-objects", offline="recorded", steps=1)
