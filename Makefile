@@ -5,13 +5,14 @@ INSTALLED := .venv/.installed
 # One other busy process would slow torch down tenfold without this.
 export OMP_WAIT_POLICY := PASSIVE
 
-.PHONY: help run test test-long torture lint format bench clean
+.PHONY: help run test test-long torture docs lint format bench clean
 
 help:
-	@echo "make run        the main job with embedded defaults"
+	@echo "make run        watch Pong being learned, guarded beside unguarded"
 	@echo "make test       the whole test-suite (under 10 minutes on 2 cores)"
 	@echo "make test-long  the tests that take minutes each"
 	@echo "make torture    attack the promises of the README (MINUTES=10)"
+	@echo "make docs       the documentation as a site, in site/"
 	@echo "make lint       ruff, mypy, import-linter"
 	@echo "make format     let ruff rewrite the code"
 	@echo "make bench      speed, side by side with peers"
@@ -23,10 +24,13 @@ $(INSTALLED): pyproject.toml constraints.txt
 	@test -d .venv || $(PYTHON) -m venv .venv
 	@echo "Installing into .venv (once; a minute or two) ..."
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	@$(BIN)/python -c 'from rlpd_gx.safe_sets import compiled; compiled.kernel()'
 	@touch $@
 
 run: $(INSTALLED)
-	@$(BIN)/rlpd-gx train --config examples/hopper.yaml --compare
+	@echo "Pong from ten recorded games, guarded and unguarded at once. An unsafe event is a lost point."
+	@$(BIN)/rlpd-gx train --config examples/pong.yaml --compare
+	@echo "Look inside: $(BIN)/rlpd-gx watch runs   (serves http://127.0.0.1:8642/)"
 
 test: $(INSTALLED)
 	$(BIN)/python -m pytest -m "not long"
@@ -37,6 +41,10 @@ test-long: $(INSTALLED)
 MINUTES ?= 10
 torture: $(INSTALLED)
 	$(BIN)/python -m torture --minutes $(MINUTES)
+
+docs: $(INSTALLED)
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
+	@echo "site/index.html"
 
 lint: $(INSTALLED)
 	$(BIN)/ruff check .
@@ -49,7 +57,9 @@ format: $(INSTALLED)
 	$(BIN)/ruff check --fix .
 
 bench: $(INSTALLED)
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[bench]' || \
+	  echo "some peers could not be installed; the tables name them"
 	$(BIN)/python -m bench
 
 clean:
-	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
+	rm -rf .venv site .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis

@@ -6,6 +6,7 @@ import os
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
+import pytest
 from hypothesis import HealthCheck, settings
 
 # Machines are shared: how long one example takes says nothing, and a failure must come back the next time.
@@ -13,3 +14,11 @@ settings.register_profile(
     "suite", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow], max_examples=150
 )
 settings.load_profile("suite")
+
+
+@pytest.fixture
+def without_numba(monkeypatch):
+    """Only the reference projects, as where numba is not installed."""
+    from rlpd_gx.safe_sets import compiled
+
+    monkeypatch.setattr(compiled, "kernel", lambda: None)

@@ -11,6 +11,7 @@ import pytest
 
 import rlpd_gx as gx
 
+pytestmark = pytest.mark.filterwarnings("ignore:rule .* is not batched")
 SMALL = {
     "utd": 1, "ensemble_size": 2, "batch_size": 16, "hidden_sizes": (16, 16), "learning_starts": 30,
     "evaluation_episodes": 1, "evaluate_every": 0, "device": "cpu", "progress": False,
@@ -77,12 +78,45 @@ def test_a_run_can_be_extended(tmp_path: Path) -> None:
         run.resume(steps=40)
 
 
-def test_a_predicate_is_enforced_at_execution(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("offline", [False, True])
+def test_a_predicate_holds_at_execution_and_in_the_backup(tmp_path: Path, offline: bool) -> None:
     EXECUTED.clear()
-    run = gx.train(Boat, not_full_ahead, steps=60, out=tmp_path / "boat", **(SMALL | {"progress": True}))
+    data = log(tmp_path) if offline else None
+    run = gx.train(Boat, [gentle, not_full_ahead], data, steps=60, out=tmp_path / "boat", **SMALL)
     assert max(action for _, action in EXECUTED) <= 0.5
     assert run.result["training"]["corrections"] > 0
+    assert run.result["rules_left_out_of_backup"] == []
+    assert run.resume(steps=70, progress=False).result["steps"] == 70
+
+
+class Place:
+    """What a rule may read that is no number."""
+
+    def __init__(self, boat):
+        self.boat = boat
+
+
+@pytest.mark.parametrize("offline", [False, True])
+def test_a_rule_that_reads_an_object_is_left_out_of_the_backup(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], offline: bool
+) -> None:
+    EXECUTED.clear()
+    data = log(tmp_path) if offline else None
+    run = gx.train(
+        Boat, not_full_ahead, data, steps=60, out=tmp_path / "boat",
+        guard_options={"state": lambda env, observation, info: Place(env.unwrapped)}, **(SMALL | {"progress": True}),
+    )  # fmt: skip
+    assert max(action for _, action in EXECUTED) <= 0.5
     assert "left out of the value backup" in capsys.readouterr().err
+    assert run.result["rules_left_out_of_backup"] == ["not full ahead"]
+
+
+def log(folder: Path) -> Path:
+    np.savez(
+        folder / "log.npz", observations=np.zeros((40, 2), np.float32), actions=np.zeros((40, 1), np.float32),
+        rewards=np.ones(40, np.float32), terminals=np.arange(40) % 10 == 9,
+    )  # fmt: skip
+    return folder / "log.npz"
 
 
 def test_without_rules_it_trains_unguarded_and_says_so(
@@ -97,11 +131,7 @@ def test_without_rules_it_trains_unguarded_and_says_so(
 def test_data_may_be_a_dataset(tmp_path: Path) -> None:
     from rlpd_gx.replay.offline import load
 
-    np.savez(
-        tmp_path / "log.npz", observations=np.zeros((40, 2), np.float32), actions=np.zeros((40, 1), np.float32),
-        rewards=np.ones(40, np.float32), terminals=np.arange(40) % 10 == 9,
-    )  # fmt: skip
-    run = gx.train(Boat, [gentle], load(tmp_path / "log.npz"), steps=30, out=tmp_path / "boat", **SMALL)
+    run = gx.train(Boat, [gentle], load(log(tmp_path)), steps=30, out=tmp_path / "boat", **SMALL)
     assert run.result["rows"]["offline"] > 0
 
 

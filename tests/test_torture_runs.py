@@ -39,7 +39,7 @@ def bench():
 def forgetful(folder: Path) -> list[str]:
     """Resume a run with one weight off by a little."""
     trainer, saver, notes = resume(folder)
-    next(iter(trainer.learner.actor.parameters())).data.view(-1)[0] += 1e-6
+    next(iter(trainer.learner.policy.actor.parameters())).data.view(-1)[0] += 1e-6
     trainer.train(saver)
     return notes
 

@@ -46,6 +46,7 @@ _HOME = {
         "Rule",
         "Twin",
         "bounds_rule",
+        "cbf_rule",
         "ellipsoid_rule",
         "halfspace_rule",
         "l1_rule",

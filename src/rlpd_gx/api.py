@@ -20,11 +20,12 @@ from rlpd_gx.errors import GxError
 from rlpd_gx.loading import GIVEN
 from rlpd_gx.loop.configure import configure
 from rlpd_gx.loop.evaluate import evaluate
+from rlpd_gx.loop.fork import fork
 from rlpd_gx.loop.resume import Saver, load_learner, resume
 from rlpd_gx.loop.run_folder import RunFolder
 from rlpd_gx.loop.task import Task
 from rlpd_gx.loop.train import Trainer
-from rlpd_gx.loop.watchers import Progress, trackers
+from rlpd_gx.loop.watchers import Progress, check_services, trackers
 from rlpd_gx.metrics import find, measure
 from rlpd_gx.replay.offline import OfflineDataset
 from rlpd_gx.report import write_report
@@ -42,6 +43,7 @@ def train(
     preset: str = "rlpd-gx",
     out: str | Path | None = None,
     progress: bool = True,
+    track: Iterable[str] = (),
     guard_options: JsonMapping | None = None,
     **settings: Any,
 ) -> "Run":
@@ -54,6 +56,7 @@ def train(
         preset: settings to start from.
         out: folder of the run; a new one in runs/ if not given.
         progress: print a line at each `log_every`, or show a bar on a terminal.
+        track: "wandb" or "trackio": send the numbers there too.
         guard_options: what a rules' module may define beside its rules: state, unsafe_event, fallback, embedding,
             near_miss, initial_action, parameters (see `GuardedEnv`).
         settings: any setting of `rlpd-gx train --help-all`, such as steps=20_000 or guard="shield".
@@ -69,7 +72,7 @@ def train(
     folder = Path(out) if out is not None else new_folder(config)
     if dataset is not None:
         config = configure(preset, values | {"offline": str(dataset.save(folder / "offline"))}, "gx.train")
-    return begin(config, folder, command="gx.train(...)", progress=progress)
+    return begin(config, folder, command="gx.train(...)", progress=progress, track=track)
 
 
 class Run:
@@ -123,42 +126,95 @@ class Run:
         """Write report.html and return its path."""
         return write_report(self.folder)
 
-    def resume(self, steps: int | None = None, *, progress: bool = True) -> "Run":
+    def resume(self, steps: int | None = None, *, progress: bool = True, track: Iterable[str] = ()) -> "Run":
         """Resume after an interruption, or train for more `steps` than the run was started with."""
-        return continued(self.folder, steps, progress=progress)
+        return continued(self.folder, steps, progress=progress, track=track)
+
+    def fork(
+        self,
+        step: int | None = None,
+        *,
+        out: str | Path | None = None,
+        progress: bool = True,
+        track: Iterable[str] = (),
+        **settings: Any,
+    ) -> "Run":
+        """Train a new run from a checkpoint of this one, with other settings; without `step`, from the newest.
+
+        Kept are the two newest checkpoints and those at each quarter of the run. Curves and counts of the new run
+        begin with those of this one.
+        """
+        path = None if out is None else Path(out)
+        command = "gx.Run.fork(...)"
+        return forked(self.folder, step, path, settings, command=command, progress=progress, track=track)
 
     def __repr__(self) -> str:
         score = self.result.get("evaluation", {}).get("mean")
         return f"Run({str(self.folder)!r}" + (")" if score is None else f", return {score:.1f})")
 
 
-def begin(config: Config, folder: Path, *, command: str | None = None, progress: bool = True) -> Run:
+def begin(
+    config: Config,
+    folder: Path,
+    *,
+    command: str | None = None,
+    progress: bool = True,
+    track: Iterable[str] = (),
+) -> Run:
     """Train a config to its end, in a new run folder."""
     task = Task(config)
+    check_services(track)
     check(task)
     if progress and not config.run.rules:
         print("no rules: training without a guard", file=sys.stderr)
     elif progress and task.unbacked_rules:
         print(
-            f"note: {', '.join(task.unbacked_rules)}: enforced at execution, but left out of the value backup, since a "
-            "predicate or margin over continuous actions cannot be stored",
+            f"note: {', '.join(task.unbacked_rules)}: enforced at execution, but left out of the value backup, since "
+            "the state they read cannot be stored as at most 1,024 numbers",
             file=sys.stderr,
         )
     made = RunFolder.create(folder, config, command or shlex.join(["rlpd-gx", *sys.argv[1:]]))
     trainer, save = Trainer(task, made), Saver(made)
     trainer.begin()
     save(trainer)
-    return _finished(trainer, save, progress)
+    return _finished(trainer, save, progress, track)
 
 
-def continued(folder: Path, steps: int | None = None, *, progress: bool = True) -> Run:
+def continued(
+    folder: Path, steps: int | None = None, *, progress: bool = True, track: Iterable[str] = ()
+) -> Run:
     """Resume the run in a folder, for the number of steps it was started with, or more."""
+    check_services(track)
     trainer, save, notes = resume(folder, steps=steps)
     if progress:
         for note in notes:
             print(f"note: {note}", file=sys.stderr)
         print(f"resuming at step {trainer.step:,}", file=sys.stderr)
-    return _finished(trainer, save, progress)
+    return _finished(trainer, save, progress, track)
+
+
+def forked(
+    source: Path,
+    step: int | None,
+    out: Path | None,
+    values: JsonMapping,
+    *,
+    words: str = "gx.Run.fork",
+    command: str | None = None,
+    progress: bool = True,
+    track: Iterable[str] = (),
+) -> Run:
+    """Train from a checkpoint of another run, with other settings, in a new folder."""
+    check_services(track)
+    out = out or free(source.with_name(f"{source.name}-fork"))
+    trainer, save, notes = fork(
+        source, step, out, values, words=words, command=command or shlex.join(["rlpd-gx", *sys.argv[1:]])
+    )
+    if progress:
+        for note in notes:
+            print(f"note: {note}", file=sys.stderr)
+        print(f"forked from {source} at step {trainer.step:,}", file=sys.stderr)
+    return _finished(trainer, save, progress, track)
 
 
 def check(task: Task) -> None:
@@ -174,14 +230,18 @@ def check(task: Task) -> None:
 def new_folder(config: Config) -> Path:
     """A folder in runs/ that does not exist yet."""
     environment = config.run.env.rpartition(":")[2].replace("/", "-")
-    name = f"{environment}-{config.preset}-seed{config.run.seed}"
-    candidates = (Path("runs") / (name if n == 1 else f"{name}-{n}") for n in itertools.count(1))
-    return next(path for path in candidates if not path.exists())
+    return free(Path("runs") / f"{environment}-{config.preset}-seed{config.run.seed}")
 
 
-def _finished(trainer: Trainer, save: Saver, progress: bool) -> Run:
-    with Progress(sys.stderr, quiet=not progress) as line:
-        trainer.watchers = (line, *trackers(trainer))
+def free(path: Path) -> Path:
+    """This path, or the first of path-2, path-3, ... that does not exist yet."""
+    candidates = (path if n == 1 else path.with_name(f"{path.name}-{n}") for n in itertools.count(1))
+    return next(candidate for candidate in candidates if not candidate.exists())
+
+
+def _finished(trainer: Trainer, save: Saver, progress: bool, track: Iterable[str]) -> Run:
+    with Progress(sys.stderr, quiet=not progress) as line, trackers(trainer, track) as others:
+        trainer.watchers = (line, *others)
         trainer.train(save)
     return Run(trainer.folder.path)
 

@@ -6,6 +6,7 @@ from typing import Any, Literal
 from rlpd_gx.errors import GxError
 
 Settings = dict[str, Any]  # by name
+CALIBRATED_WEIGHT = 5.0  # of Cal-QL's penalty, as published
 
 
 @dataclass(frozen=True)
@@ -19,7 +20,7 @@ class RunConfig:
     rules: str = ""
     """module:name of a rule, or of a list of rules that must all hold."""
     guard: str = "guardian"
-    """How the rules are used; module:name is a guard of your own."""
+    """How the rules are used, such as shield, penalty=2 or guardian+penalty; module:name is a guard of your own."""
     rules_state: str = ""
     """module:function (env, observation, info) -> state that the rules read. Default: `state` in the rules' module."""
     offline: str = ""
@@ -121,8 +122,10 @@ class LearnerConfig:
     """Target-network update rate."""
     backup: Literal["renormalise", "project", "none"] = "project"
     """Next actions in the target: policy renormalised over the safe set, projected onto it, or unguarded."""
-    actor: Literal["raw", "masked", "projected", "clone"] = "projected"
-    """Actions in the actor's loss: all, allowed, as executed after projection; or behaviour cloning without critics."""
+    actor: Literal["auto", "raw", "masked", "projected", "clone"] = "auto"
+    """auto: no actor network for discrete actions (the policy is the softmax of the critics), projected or, without a
+    guarded backup, raw for continuous ones. Else which actions the actor's loss counts: all, allowed, as executed after
+    projection; or behaviour cloning without critics."""
     execution: Literal["project", "resample"] = "project"
     """Propose from the raw policy and let the Guardian project, or sample from the renormalised policy."""
     actor_value: Literal["mean", "min"] = "mean"
@@ -139,10 +142,11 @@ class LearnerConfig:
     reaches 0 (default 1; at 2, half of it is left at the end)."""
     untested: Literal["allowed", "forbidden"] = "allowed"
     """How backup and actor treat actions that the rules were not asked about."""
-    ood_penalty: float = 0.0
-    """Weight of a conservative penalty on Q-values of forbidden and unseen actions."""
+    ood_penalty: Literal["calibrated"] | float = 0.0
+    """Weight of a conservative penalty on Q-values of forbidden and unseen actions (CQL); `calibrated`: weight 5, on
+    values above the return of the offline data only (Cal-QL)."""
     compile: bool = False
-    """Compile the critics with torch.compile: a minute at the start, then faster updates; needs a C++ compiler."""
+    """Compile updates with torch.compile: a minute at the start, then faster updates; needs a C++ compiler."""
     normalise: bool = True
     """Normalise observations (not images) by statistics taken just before the first update."""
 
@@ -161,6 +165,11 @@ class LearnerConfig:
             raise GxError(
                 f"clone_weight must reach 0 at a positive fraction of the run, got {self.clone_weight[1]}"
             )
+
+    @property
+    def ood_weight(self) -> float:
+        """Weight of the conservative penalty."""
+        return CALIBRATED_WEIGHT if self.ood_penalty == "calibrated" else float(self.ood_penalty)
 
     @property
     def entropy_sign(self) -> float:
@@ -198,6 +207,11 @@ _FULL: Settings = {  # every component of the paper on our guarded learner: the 
     "online_ratio": (0.05, 0.5), "sampler": "stride", "interval": (1, 8), "normalise": False, "clone_weight": (0.0,),
 }  # fmt: skip
 
+_Q: Settings = {  # Q-learning as the related hybrids have it: half of each minibatch offline, no entropy, near greedy
+    "guard": "none", "online_ratio": (0.5,), "sampler": "uniform", "ensemble_size": 2, "backup_entropy": "none",
+    "temperature": 0.01, "target_entropy": "fixed", "clone_weight": (0.0,),
+}  # fmt: skip
+
 PRESETS: dict[str, Settings] = {
     "rlpd-gx": {},
     "paper": _PAPER,
@@ -209,6 +223,16 @@ PRESETS: dict[str, Settings] = {
     "no-dts": _FULL | {"sampler": "uniform"},
     "no-dss": _FULL | {"online_ratio": (0.5,)},
     "clone": {"actor": "clone", "backup": "none", "online_ratio": (0.0,), "normalise": False},
+    "hy-q": _Q | {"ensemble_size": 1, "target_subset": 0},
+    "cql": _Q | {"online_ratio": (0.0,), "ood_penalty": 5.0},
+    "cal-ql": _Q | {"warm_start_updates": 10_000, "ood_penalty": "calibrated"},
+    "bcq": _Q | {"online_ratio": (0.0,), "clone_weight": (1.0, 1e9)},  # does not fall during the run
+    "wsrl": {
+        "warm_start_updates": 10_000,
+        "online_ratio": (1.0,),
+        "sampler": "uniform",
+        "clone_weight": (0.0,),
+    },
 }
 
 

@@ -13,6 +13,12 @@ from typing import IO
 from rlpd_gx.errors import GxError
 
 
+def user_cache(name: str) -> Path:
+    """A folder in the user's cache."""
+    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(base) / "rlpd-gx" / name
+
+
 @contextmanager
 def whole_file(path: Path) -> Iterator[IO[bytes]]:
     """An open file that takes the place of `path` when the block ends; an error leaves what was there."""
@@ -70,6 +76,17 @@ def write_bytes(path: Path, content: bytes) -> None:
 def write_json(path: Path, value: object) -> None:
     """Write a JSON file whole, or leave what was there."""
     write_bytes(path, (json.dumps(value, indent=2) + "\n").encode())
+
+
+def append_line(path: Path, line: str) -> None:
+    """Append a line to a file; one before it that was cut short stays apart."""
+    try:
+        with Path(path).open("ab+") as file:
+            if file.tell() and (file.seek(-1, os.SEEK_END), file.read(1))[1] != b"\n":
+                file.write(b"\n")
+            file.write((line + "\n").encode())
+    except OSError as error:
+        raise _not_written(path, error) from None
 
 
 def sha256(path: Path) -> str:

@@ -347,6 +347,8 @@ class Episode:
     unsafe_events: int
     success_steps: int | None = None
     """Steps whose info reports success; None where the environment never does."""
+    human_steps: int = 0
+    """Steps in which a person acted instead of the policy."""
     env: int = 0
     """Which of several environments it ran in."""
 

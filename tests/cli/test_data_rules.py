@@ -267,9 +267,11 @@ def test_an_action_log_is_replayed_for_rules_that_read_the_emulator(command, tmp
     assert allowed[:, 0].all()
 
 
-def test_look_ahead_says_the_same_of_a_replayed_log_as_of_the_game(command, tmp_path):
+def test_look_ahead_says_the_same_of_a_replayed_log_as_of_the_game(command, tmp_path, monkeypatch):
     log, rule = tmp_path / "freeway.json.gz", "rlpd_gx.envs.atari:Lookahead"
-    policy = ("--policy", "rlpd_gx.experiments.atari_ram:mostly_up")
+    (tmp_path / "freeway_script.py").write_text("def up(observation):\n    return 1\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    policy = ("--policy", "freeway_script:up")
     options = ("--format", "action-log", "--steps", 60)
     assert command("collect", "--env", "ALE/Freeway-v5", "--out", log, *policy, *options)[0] == 0
     code, _, err = convert(command, log, tmp_path / "sets", rule, "--env", "Atari/Freeway-ram")
@@ -288,13 +290,22 @@ def test_look_ahead_says_the_same_of_a_replayed_log_as_of_the_game(command, tmp_
     assert forbidden > 0
 
 
+def test_a_predicate_is_stored_with_the_state_it_reads(command, pendulum, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.warns(UserWarning, match="not batched"):
+        code, _, err = command("data", "convert", pendulum, "--out", "x", "--rules", "my_rules:predicate")
+    assert code == 0, err
+    code, out, err = command("data", "audit", "x", "--json")
+    assert code == 0, err
+    assert json.loads(out)["safe_sets"]["missing_rows"] == 0
+
+
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
         (("--rules", "my_rules:by_angle"), "--out"),
         (("--out", "x", "--state", "my_rules:joints"), "--rules"),
         (("--out", "x", "--offline-safe-sets", "drop"), "--rules"),
-        (("--out", "x", "--rules", "my_rules:predicate"), "no finite description"),
         (
             ("--out", "x", "--rules", "my_rules:by_angle", "--state", "my_rules:broken"),
             "--state raised KeyError",
@@ -304,12 +315,7 @@ def test_look_ahead_says_the_same_of_a_replayed_log_as_of_the_game(command, tmp_
 )
 def test_mistakes(command, pendulum, tmp_path, monkeypatch, options, sentence):
     monkeypatch.chdir(tmp_path)
-    with_warning = "my_rules:predicate" in options
-    if with_warning:
-        with pytest.warns(UserWarning, match="not batched"):
-            code, _, err = command("data", "convert", pendulum, *options)
-    else:
-        code, _, err = command("data", "convert", pendulum, *options)
+    code, _, err = command("data", "convert", pendulum, *options)
     assert code == 2
     assert sentence in err
     assert not (tmp_path / "x").exists()

@@ -30,7 +30,7 @@ MISTAKES = {
     ("train", "--env=drone:Dron"): "did you mean Drone?",
     ("train", "--env=dron:Drone"): "there is no module 'dron' in this folder or installed; did you mean drone?",
     ("train", "--env=drone.py:Drone"): "write it as a module, drone:Drone",
-    ("train", "--env=drone:not_an_environment"): "it has Drone, Crashing, Drone-v0, NamedDrone-v0",
+    ("train", "--env=drone:not_an_environment"): "it has Drone, Crashing, Dials, Drone-v0, NamedDrone-v0",
     ("train", "--env=drone:Crashing"): "--env drone:Crashing raised RuntimeError: no battery (drone.py, line 27)",
     (*DRONE, '--env-kwargs={"wnd": 1}'): "--env-kwargs {'wnd': 1} do not fit drone:Drone",
     (*DRONE, "--env-kwargs=[1]"): "--env-kwargs cannot be '[1]': give a JSON object",
@@ -68,6 +68,18 @@ MISTAKES = {
     (*GUARDED, "--target-subset=99"): "target_subset must be from 0",
     (*GUARDED, "--online-ratio=1.5"): "online_ratio must be in [0, 1]",
     (*GUARDED, "--out=drone.py"): "drone.py: cannot be made",
+    (*DRONE, "--env-wrappers=drone:Nothing"): "--env-wrappers drone:Nothing: drone has no 'Nothing'",
+    (*DRONE, "--env-wrappers=drone"): "--env-wrappers takes module:name, not 'drone'",
+    (*DRONE, "--env-wrappers=drone:not_an_environment"): "raised TypeError: 'int' object is not callable",
+    (*DRONE, "--env-wrappers=my_rules:np.array"): "my_rules has no 'np.array'",
+    (*DRONE, "--track=mlflow"): "--track takes wandb or trackio, not 'mlflow'",
+    (*DRONE, "--offline=process.csv"): "name it with `rlpd-gx data convert --mapping FILE`",
+    ("train", "--env=drone:Dials"): "1e+06 joint actions, and the Learner chooses among at most 4,096",
+    ("train", "--from=nowhere@100"): "nowhere: holds no run",
+    ("train", "--from=@100"): "--from takes RUN or RUN@STEP",
+    ("train", "--from=nowhere@soon"): "--from takes RUN or RUN@STEP, such as runs/first@10000, not 'nowhere@soon'",
+    ("train", "--from=nowhere", "--preset=sac"): "leave out --preset",
+    ("train", "--from=nowhere", "--resume=nowhere"): "leave out --from",
     ("train", "--resume=nowhere"): "nowhere: holds no run",
     ("train", "--resume=nowhere", "--seed=3"): "leave out --seed",
     ("guard", "--env=drone:Drone"): "--rules",
@@ -76,6 +88,12 @@ MISTAKES = {
     (*TRY, "--rules=my_rules:power", "--state=my_rules:angle"): "--state my_rules:angle",
     (*TRY, "--rules=my_rules:power", '--env-kwargs={"wnd": 1}'): "do not fit drone:Drone",
     ("guard", "--env=ALE/Breakout-v5", "--rules=rlpd_gx.envs.atari:Lookahead"): "--env Atari/Breakout-ram",
+    (*TRY, "--rules=my_rules:power", "--env-wrappers=wrapper:Half"): "there is no module 'wrapper'",
+    (*TRY, "--rules=my_rules:power", "--policy=my_rules:power"): "--policy my_rules:power is a Atom",
+    ("collect", "--env=drone:Drone", "--out=flights", "--steps=3", "--env-wrappers=drone:Drne"): "did you mean Drone?",
+    ("data", "audit", "flights.npz", "--env=drone:Drone", "--env-wrappers=x"): "--env-wrappers takes module:name",
+    ("data", "convert", "process.csv"): "name it with `rlpd-gx data convert --mapping FILE`",
+    ("data", "convert", "process.csv", "--mapping=typo.py"): "typo.py: the mapping cannot be read as JSON",
     ("collect", "--env=drone:Drone", "--out=flights"): "--episodes or --steps",
     ("collect", "--env=drone:Drone", "--out=flights", "--epsilon=2"): "--epsilon: must be at most 1, got 2",
     ("data", "convert", "missing.npz"): "missing.npz",
@@ -93,8 +111,12 @@ def answers(tmp_path_factory):
     folder = tmp_path_factory.mktemp("user")
     fill(folder)
     # of a flag that is typed twice the last one counts, so the mistake comes after TINY
-    lines = [["train", *TINY, *words[1:]] if words[0] == "train" and "--resume=nowhere" not in words else list(words)
-             for words in MISTAKES]  # fmt: skip
+    lines = [
+        ["train", *TINY, *words[1:]]
+        if words[0] == "train" and "nowhere" not in " ".join(words)
+        else list(words)
+        for words in MISTAKES
+    ]
     done = subprocess.run(
         [sys.executable, "answers.py", command_lines(lines)], cwd=folder, capture_output=True, text=True
     )

@@ -31,6 +31,9 @@ class Crashing(Drone):
     def __init__(self):
         raise RuntimeError("no battery")
 
+class Dials(Drone):
+    action_space = gym.spaces.MultiDiscrete([10] * 6)
+
 not_an_environment = 3
 gym.register("Drone-v0", entry_point=Drone, max_episode_steps=5)
 gym.register("NamedDrone-v0", entry_point="drone:Drone", max_episode_steps=5)
@@ -84,6 +87,7 @@ def fill(folder: Path) -> None:
         "null.yaml": "guard: null\n",
         "list.json": "[1]",
         "settings.ini": "",
+        "process.csv": "time,pressure,valve\n0,1.5,0.2\n1,1.6,0.1\n",
         "answers.py": ANSWERS,
     }
     for name, text in files.items():

@@ -56,4 +56,4 @@ def test_rules_that_cannot_be_asked_or_told():
 
     env = gx.GuardedEnv(gymnasium.make("Pendulum-v1"), gentle)
     env.reset(seed=0)
-    assert env.safe_set() is None
+    assert env.safe_set().contains(np.array([[0.4], [0.6]], np.float32)).tolist() == [True, False]

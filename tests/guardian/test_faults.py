@@ -215,7 +215,7 @@ def test_threads_wait_for_each_other_instead_of_falling_back():
     assert guardian.audit.tally.allowed == 300
 
 
-def test_a_solver_that_does_not_converge_is_a_counted_failure(monkeypatch):
+def test_a_solver_that_does_not_converge_is_a_counted_failure(monkeypatch, without_numba):
     import rlpd_gx.safe_sets.last_resort as last_resort
     import rlpd_gx.safe_sets.solver as solver
 

@@ -483,3 +483,13 @@ def test_agents_of_stable_baselines3_train_under_guard_without_a_violation(algor
     assert all(holds(s.astype(np.float64), a.astype(np.float64)) for s, a in watch.executed)
     assert env.audit.tally.projected > 100
     assert env.audit.tally.proposals == len(watch.executed)
+
+
+def test_seeding_or_sampling_a_space_is_not_another_guard():
+    rule = gx.bounds_rule(lambda state: ([-0.5], [0.5]), name="half")
+    space = gym.spaces.Box(-1, 1, (1,), np.float32)
+    before = gx.Guardian(space, rule).fingerprint
+    space.seed(3)
+    space.sample()
+    assert gx.Guardian(space, rule).fingerprint == before
+    assert gx.Guardian(gym.spaces.Box(-1, 2, (1,), np.float32), rule).fingerprint != before

@@ -173,7 +173,11 @@ def test_large_multidiscrete_spaces_take_masks_by_component_only():
 @pytest.mark.parametrize(
     ("space", "rule", "said"),
     [
-        (gym.spaces.MultiBinary(3), gx.rule(lambda s, a: True), "guards Discrete, MultiDiscrete and Box"),
+        (
+            gym.spaces.Text(3),
+            gx.rule(lambda s, a: True),
+            "guards Discrete, MultiDiscrete, MultiBinary and Box",
+        ),
         (gym.spaces.Discrete(3), gx.bounds_rule(lambda s: (0, 1)), "continuous actions"),
         (PLANE, gx.mask_rule(lambda s: [True]), "discrete actions"),
         (PLANE, [], "at least one rule"),

@@ -9,11 +9,12 @@ import gymnasium as gym
 import numpy as np
 import pytest
 import torch
+from batches import batch
 from hypothesis import given
 from hypothesis import strategies as st
 
 import rlpd_gx as gx
-from rlpd_gx.learner import LearnerConfig, SacContinuous, SacDiscrete
+from rlpd_gx.learner import LearnerConfig, SacContinuous, SacDiscrete, SoftDiscrete
 from rlpd_gx.learner.sac_continuous import NextActions
 from rlpd_gx.safe_sets import decode
 from rlpd_gx.types import Batch, SpanSteps
@@ -29,6 +30,8 @@ CONFIG = LearnerConfig(
 
 def _next_value(learner: Any, features: Any, code: Any) -> Any:
     """The guarded soft value [B] under the target critics."""
+    if isinstance(learner, SoftDiscrete):
+        return learner._soft_value(features, learner.guarded.allowed(code), learner._subset())[0]
     return learner._soft_value(features, learner._next_policy(features, code), learner._subset())
 
 
@@ -44,9 +47,14 @@ def _masks(generator: np.random.Generator) -> gx.Mask:
     return gx.Mask(allowed, tested)
 
 
-def _discrete(config: LearnerConfig, masks: gx.Mask, embedding: Any = EMBEDDING) -> SacDiscrete:
+def _discrete(config: LearnerConfig, masks: gx.Mask, embedding: Any = EMBEDDING) -> Any:
     space = gym.spaces.Discrete(N)
-    return SacDiscrete(config, SPACE, space, safe_set_spec=masks.spec, embedding=embedding, seed=1)
+    kind = SoftDiscrete if config.actor == "auto" else SacDiscrete
+    learner = kind(config, SPACE, space, safe_set_spec=masks.spec, embedding=embedding, seed=1)
+    if isinstance(learner, SoftDiscrete):  # values that differ, as after some training
+        for critic in (learner.critic, learner.target):
+            critic["ensemble"].weights[-1].data.mul_(100)
+    return learner
 
 
 def _counted(mask: gx.Mask, row: int, untested: str) -> list[int]:
@@ -81,10 +89,18 @@ def _distance(a: int, b: int, embedding: Any) -> float:
     return float(np.linalg.norm(embedding[a] - embedding[b])) if embedding is not None else float(a != b)
 
 
+def _logits(learner: Any, features: Any) -> Any:
+    """Of the policy in the target: a soft one is that of the target critics."""
+    if isinstance(learner, SoftDiscrete):
+        return (learner.target["ensemble"](features).double().mean(dim=0) / 0.3).tolist()
+    return learner.actor(features)[0].double().tolist()
+
+
 def _entropy(policy: list[float]) -> float:
     return -sum(p * math.log(p) for p in policy if p > 0)
 
 
+@pytest.mark.parametrize("actor", ["auto", "masked"])
 @pytest.mark.parametrize("embedded", [True, False])
 @pytest.mark.parametrize(
     ("backup", "sign", "untested"),
@@ -94,15 +110,15 @@ def _entropy(policy: list[float]) -> float:
         )
     ),
 )
-def test_discrete_values(backup: Any, sign: Any, untested: Any, embedded: bool) -> None:
+def test_discrete_values(backup: Any, sign: Any, untested: Any, embedded: bool, actor: Any) -> None:
     generator = np.random.default_rng(0)
     masks, embedding = _masks(generator), EMBEDDING if embedded else None
-    config = replace(CONFIG, backup=backup, backup_entropy=sign, untested=untested)
+    config = replace(CONFIG, backup=backup, backup_entropy=sign, untested=untested, actor=actor)
     learner = _discrete(config, masks, embedding)
-    features = torch.tensor(generator.normal(size=(B, OBS)) * 3, dtype=torch.float32)
+    features = torch.tensor(generator.normal(size=(B, OBS)) * 3, dtype=torch.float32).clamp(-10, 10)
     with torch.no_grad():
         value = _next_value(learner, features, masks.encode())
-        logits = learner.actor(features)[0].double().tolist()
+        logits = _logits(learner, features)
         q = learner.target["ensemble"](features).min(dim=0).values.double().tolist()
     factor = {"add": 0.3, "none": 0.0, "subtract": -0.3}[sign]
     for row in range(B):
@@ -111,16 +127,17 @@ def test_discrete_values(backup: Any, sign: Any, untested: Any, embedded: bool) 
         assert value[row] == pytest.approx(expected, abs=1e-5)
 
 
+@pytest.mark.parametrize("actor", ["auto", "masked"])
 @pytest.mark.parametrize("backup", ["renormalise", "project", "none"])
-def test_tree_backup(backup: Any) -> None:
+def test_tree_backup(backup: Any, actor: Any) -> None:
     """Later steps of a span count as far as the guarded policy would have taken them."""
     generator, most = np.random.default_rng(1), 3
     here = [_masks(generator) for _ in range(most)]
     after = _masks(generator)
-    learner = _discrete(replace(CONFIG, backup=backup), after)
+    learner = _discrete(replace(CONFIG, backup=backup, actor=actor), after)
 
     def states() -> torch.Tensor:
-        return torch.tensor(generator.normal(size=(B, OBS)) * 3, dtype=torch.float32)
+        return torch.tensor(generator.normal(size=(B, OBS)) * 3, dtype=torch.float32).clamp(-10, 10)
 
     seen, following = [states() for _ in range(most)], states()
     action, length = generator.integers(N, size=(B, most)), generator.integers(1, most + 1, B)
@@ -152,8 +169,9 @@ def test_tree_backup(backup: Any) -> None:
         ),
     )
     with torch.no_grad():
-        target = learner._target(minibatch, learner._next_policy(following, after.encode()))
-        logits = [learner.actor(x)[0].double().tolist() for x in (*seen, following)]
+        policy = [] if actor == "auto" else [learner._next_policy(following, after.encode())]
+        target = learner._target(minibatch, *policy)
+        logits = [_logits(learner, x) for x in (*seen, following)]
         q = [learner.target["ensemble"](x).min(dim=0).values.double().tolist() for x in (*seen, following)]
 
     def policy_and_value(k: int, mask: gx.Mask, row: int) -> tuple[list[float], float]:
@@ -220,12 +238,53 @@ def test_logits_of_any_size_leave_everything_finite(seed: int, actor: Any) -> No
     assert all(p.grad is None or p.grad.isfinite().all() for p in learner.actor.parameters())
 
 
-def test_resampled_proposals_are_allowed_and_projected_ones_are_raw() -> None:
+@pytest.mark.parametrize("actor", ["auto", "masked"])
+def test_resampled_proposals_are_allowed_and_projected_ones_are_raw(actor: Any) -> None:
     masks = gx.Mask(np.tile(np.arange(N) == 2, (400, 1)))
     features = np.zeros((400, OBS), np.float32)
-    resample = _discrete(replace(CONFIG, execution="resample"), masks)
+    resample = _discrete(replace(CONFIG, actor=actor, execution="resample"), masks)
     assert (resample.act(features, masks.encode()) == 2).all()
-    assert len(np.unique(_discrete(CONFIG, masks).act(features, masks.encode()))) > 1
+    assert len(np.unique(_discrete(replace(CONFIG, actor=actor), masks).act(features, masks.encode()))) > 1
+
+
+@given(st.integers(0, 2**32 - 1), st.sampled_from(["renormalise", "project", "none"]))
+def test_a_soft_learner_stays_finite_for_values_of_any_size(seed: int, backup: Any) -> None:
+    generator = np.random.default_rng(seed)
+    masks = _masks(generator)
+    learner = _discrete(replace(CONFIG, actor="auto", backup=backup, clone_weight=(0.5,)), masks)
+    for critic in (learner.critic, learner.target):
+        critic["ensemble"].weights[-1].data.zero_()
+        critic["ensemble"].biases[-1].data.uniform_(-1e4, 1e4, generator=learner.generator)
+    seen = generator.normal(size=(2, B, OBS)).astype(np.float32)
+    action, reward = generator.integers(N, size=B), generator.normal(size=B)
+    data = batch(seen[0], action, reward, seen[1], np.full(B, 0.9), masks.encode(), masks.encode())
+    data.is_online[...] = generator.random(B) < 0.5
+    assert all(math.isfinite(value) for value in learner.update(data).values())
+    assert all(p.isfinite().all() for p in learner.policy.parameters())
+
+
+def test_an_untrained_soft_policy_is_uniform() -> None:
+    learner = SoftDiscrete(
+        CONFIG, SPACE, gym.spaces.Discrete(N), safe_set_spec=gx.Mask(np.ones((1, N), bool)).spec
+    )
+    with torch.no_grad():
+        policy = learner.policy.logits(torch.randn(50, OBS)).softmax(dim=-1).numpy()
+    assert policy == pytest.approx(np.full((50, N), 1 / N), abs=0.02)
+
+
+def test_a_soft_policy_is_the_softmax_of_values_over_alpha() -> None:
+    """Probabilities of sampled actions are exp(Q / alpha), normalised over the safe set."""
+    allowed = np.array([True, False, True, True, False])
+    masks = gx.Mask(np.tile(allowed, (20_000, 1)))
+    learner = _discrete(replace(CONFIG, actor="auto", execution="resample"), masks)
+    state = np.ones((1, OBS), np.float32)
+    with torch.no_grad():
+        q = learner.critic["ensemble"](torch.ones(1, OBS)).double().mean(dim=0)[0].numpy()
+    weight = np.where(allowed, np.exp(q / 0.3), 0.0)
+    drawn = learner.act(np.repeat(state, 20_000, axis=0), masks.encode())
+    assert np.bincount(drawn, minlength=N) / 20_000 == pytest.approx(weight / weight.sum(), abs=0.02)
+    best = np.where(allowed, q, -np.inf).argmax()
+    assert learner.act(state, masks[:1].encode(), explore=False)[0] == best
 
 
 # --- continuous ------------------------------------------------------------------------------------------
@@ -352,4 +411,3 @@ def test_the_continuous_actor_learns_where_it_may(actor: Any) -> None:
         assert (slope < 0) == (float(rises) > 0)
     else:
         assert slope > 0  # descending it moves the mean down, back to 0.1
-    assert all(p.grad is None for p in learner.critic.parameters())

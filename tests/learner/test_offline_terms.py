@@ -10,7 +10,7 @@ import pytest
 import torch
 from batches import batch
 
-from rlpd_gx.learner import LearnerConfig, SacContinuous, SacDiscrete
+from rlpd_gx.learner import LearnerConfig, SacContinuous, SacDiscrete, SoftDiscrete
 from rlpd_gx.learner.sac_continuous import OOD_ACTIONS
 from rlpd_gx.types import Batch
 
@@ -33,7 +33,8 @@ def _learner(continuous: bool, **settings: Any) -> Any:
     config = replace(CONFIG, **settings)
     if continuous:
         return SacContinuous(config, SPACE, ACTIONS, seed=0)
-    return SacDiscrete(config, SPACE, gym.spaces.Discrete(N), seed=0)
+    kind = SoftDiscrete if config.actor == "auto" else SacDiscrete
+    return kind(config, SPACE, gym.spaces.Discrete(N), seed=0)
 
 
 def _random(continuous: bool) -> Batch:
@@ -83,18 +84,19 @@ def test_the_critic_loss_is_that_of_a_slow_reference(continuous: bool, weight: f
     assert loss == pytest.approx(total / 2, abs=1e-5)  # the metric is the mean over critics
 
 
-def test_at_the_optimum_seen_actions_gain_half_the_weight_and_unseen_ones_fall() -> None:
-    """Minimising (q - r)^2 - w q gives q = r + w / 2; an unseen action has no term that stops its fall."""
+@pytest.mark.parametrize(("actor", "slope"), [("raw", 2.0), ("auto", 1.0)])
+def test_at_the_optimum_seen_actions_gain_and_unseen_ones_fall(actor: str, slope: float) -> None:
+    """Minimising (q - r)^2 - w q gives q = r + w / 2, and Huber's loss q = r + w; nothing stops an unseen action."""
     observation, action = np.ones((B, OBS), np.float32), np.ones(B, np.int64)
     data = batch(observation, action, np.full(B, 0.5), observation, np.zeros(B))
     q = {}
     for weight in (0.0, WEIGHT):
-        learner = _learner(False, ood_penalty=weight)
+        learner = _learner(False, ood_penalty=weight, actor=actor)
         for _ in range(150):
             learner.update(data)
         with torch.no_grad():
             q[weight] = learner.critic["ensemble"](torch.ones(1, OBS)).mean(dim=0)[0].numpy()
-        assert q[weight][1] == pytest.approx(0.5 + weight / 2, abs=0.02)
+        assert q[weight][1] == pytest.approx(0.5 + weight / slope, abs=0.02)
     unseen = [0, 2, 3]
     assert (q[WEIGHT][unseen] < q[0.0][unseen] - 1).all()
 
@@ -174,3 +176,23 @@ def test_without_cloning_the_critics_do_change() -> None:
     learner.update(_random(False))
     changed = [name for name, tensor in _critics(learner).items() if not torch.equal(tensor, before[name])]
     assert {name.partition(".")[0] for name in changed} == {"critic", "target", "temperature"}
+
+
+@pytest.mark.parametrize("online", [True, False])
+def test_a_soft_policy_clones_offline_rows_by_lowering_what_they_did_not_do(online: bool) -> None:
+    """The value of what was done stays its reward, since nothing else is left to compare it with."""
+    observation, action = np.ones((B, OBS), np.float32), np.ones(B, np.int64)
+    data = batch(observation, action, np.full(B, 0.5), observation, np.zeros(B))
+    data.is_online[...] = online
+    plain, cloning = _learner(False, actor="auto"), _learner(False, actor="auto", clone_weight=(1.0,))
+    for learner in (plain, cloning):
+        for _ in range(150):
+            learner.update(data, progress=0.0)
+    with torch.no_grad():
+        q = [x.critic["ensemble"](torch.ones(1, OBS)).mean(dim=0)[0].numpy() for x in (plain, cloning)]
+    assert q[1][1] == pytest.approx(0.5, abs=0.05)
+    if online:
+        assert np.array_equal(q[0], q[1])
+    else:
+        assert (q[1][[0, 2, 3]] < q[0][[0, 2, 3]]).all()
+        assert q[1][1] - q[1][[0, 2, 3]].max() > 0.1  # alpha: the clone prefers the data's action

@@ -10,7 +10,7 @@ from batches import batch
 
 from rlpd_gx.envs.probes import PROBES, Lure, Probe, lure_bounds, lure_mask
 from rlpd_gx.guardian import GuardedEnv
-from rlpd_gx.learner import LearnerConfig, SacContinuous, SacDiscrete
+from rlpd_gx.learner import LearnerConfig, SacContinuous, SacDiscrete, SoftDiscrete
 from rlpd_gx.types import Batch
 
 GAMMA = 0.9
@@ -66,22 +66,36 @@ def _collect(probe: Probe, steps: int, seed: int) -> tuple[Batch, Any]:
 def _q(learner: Any, observation: np.ndarray, action: np.ndarray) -> np.ndarray:
     with torch.no_grad():
         features = learner.encode(torch.as_tensor(observation))
+        if isinstance(learner, SoftDiscrete):
+            q = learner.critic["ensemble"](features).mean(dim=0)
+            return q.gather(-1, torch.as_tensor(action)[:, None])[:, 0].numpy()
         return learner._values(features, torch.as_tensor(action))[0].mean(dim=0).numpy()
 
 
-@pytest.mark.parametrize("continuous", [False, True], ids=["discrete", "continuous"])
+PATHS: dict[str, tuple[bool, Any]] = {  # whether actions are continuous, and settings under a rule
+    "soft": (False, {"actor": "auto"}),
+    "soft, projected": (False, {"actor": "auto", "backup": "project"}),
+    "discrete": (False, {"actor": "masked"}),
+    "continuous": (True, {"actor": "auto"}),
+}
+
+
+@pytest.mark.parametrize("path", PATHS)
 @pytest.mark.parametrize("kind", PROBES, ids=lambda kind: kind.__name__)
-def test_the_value_of_a_probe_is_learned(kind: type[Probe], continuous: bool) -> None:
+def test_the_value_of_a_probe_is_learned(kind: type[Probe], path: str) -> None:
+    continuous, settings = PATHS[path]
     probe = kind(continuous)
     data, spec = _collect(probe, 512, seed=0)
+    config = replace(CONFIG, **settings)
     if spec is None:
-        config = replace(CONFIG, backup="none", actor="raw")
-    else:
-        config = replace(CONFIG, actor="projected" if continuous else "masked")
+        config = replace(config, backup="none", actor="raw" if path == "discrete" else "auto")
     learner = _learner(probe, config, spec)
     for _ in range(150):
         learner.update(data)
     observation, action = (v.reshape(-1, *v.shape[2:]) for v in (data.observation, data.executed_action))
+    if config.backup == "project":  # a forbidden action has no value of its own
+        kept = probe.q(observation, action, GAMMA) <= 1
+        observation, action = observation[kept], action[kept]
     expected = probe.q(observation, action, GAMMA)
     assert np.abs(_q(learner, observation, action) - expected).mean() < 0.1
     if spec is None:
@@ -98,11 +112,15 @@ def _best(probe: Probe, states: np.ndarray) -> np.ndarray:
     ).max(axis=0)
 
 
-@pytest.mark.parametrize("continuous", [False, True], ids=["discrete", "continuous"])
-def test_an_unguarded_backup_believes_the_lure(continuous: bool) -> None:
+@pytest.mark.parametrize(
+    ("continuous", "actor"),
+    [(False, "auto"), (False, "raw"), (True, "raw")],
+    ids=["soft", "discrete", "continuous"],
+)
+def test_an_unguarded_backup_believes_the_lure(continuous: bool, actor: Any) -> None:
     probe = Lure(continuous)
     data, spec = _collect(probe, 512, seed=0)
-    learner = _learner(probe, replace(CONFIG, backup="none", actor="raw"), spec)
+    learner = _learner(probe, replace(CONFIG, backup="none", actor=actor), spec)
     for _ in range(150):
         learner.update(data)
     first = np.zeros((1, 1), np.float32)
@@ -112,5 +130,6 @@ def test_an_unguarded_backup_believes_the_lure(continuous: bool) -> None:
 
 
 def _learner(probe: Probe, config: LearnerConfig, spec: Any) -> Any:
-    kind = SacContinuous if probe.continuous else SacDiscrete
+    discrete = SoftDiscrete if config.actor == "auto" else SacDiscrete
+    kind: Any = SacContinuous if probe.continuous else discrete
     return kind(config, probe.observation_space, probe.action_space, safe_set_spec=spec, seed=0)

@@ -1,7 +1,7 @@
 """What an update does besides its targets: how often the actor learns, what cloning weighs, what networks see."""
 
-from collections import Counter
-from dataclasses import fields
+import copy
+from dataclasses import fields, replace
 from typing import Any
 
 import gymnasium as gym
@@ -11,7 +11,8 @@ import torch
 from batches import batch
 
 from rlpd_gx.errors import GxError
-from rlpd_gx.learner import LearnerConfig, SacContinuous, SacDiscrete
+from rlpd_gx.learner import Diverged, LearnerConfig, SacContinuous, SacDiscrete, SoftDiscrete
+from rlpd_gx.learner.adam import Adam
 from rlpd_gx.trees import leaves
 from rlpd_gx.types import Batch, SpanSteps
 
@@ -35,10 +36,9 @@ def _block(updates: int, *, online: bool = True) -> Any:
 
 @pytest.mark.parametrize("updates", [1, 6])
 def test_a_block_updates_the_critics_each_time_and_the_actor_once(updates: int) -> None:
-    learner, steps = _learner(), Counter[str]()
-    for name, optimiser in learner.optimisers.items():
-        optimiser.register_step_post_hook(lambda *_, name=name: steps.update([name]))
+    learner = _learner()
     learner.update(_block(updates))
+    steps = {name: int(optimiser.steps[0]) for name, optimiser in learner.optimisers.items()}
     assert steps == {"critic": updates, "actor": 1, "temperature": 1}
 
 
@@ -101,6 +101,63 @@ def test_compiled_critics_learn_the_same() -> None:
         metrics = [learner.update(_block(2)) for learner in (plain, compiled)]
     assert metrics[0] == pytest.approx(metrics[1], rel=1e-4, abs=1e-5)
     assert plain.state()["critic"].keys() == compiled.state()["critic"].keys()
+
+
+@pytest.mark.long
+@pytest.mark.filterwarnings("ignore")
+def test_a_compiled_soft_learner_learns_the_same() -> None:
+    settings = CONFIG | {"actor": "auto", "clone_weight": (0.5,)}
+    learners = [
+        SoftDiscrete(LearnerConfig(**settings, compile=chosen), OBSERVATION, gym.spaces.Discrete(4))
+        for chosen in (False, True)
+    ]
+    data = _discrete_block(2)
+    data.is_online[:, ::2] = False
+    for _ in range(3):
+        metrics = [learner.update(data) for learner in learners]
+    assert metrics[0] == pytest.approx(metrics[1], rel=1e-4, abs=1e-5)
+    for one, other in zip(*(learner.policy.parameters() for learner in learners), strict=True):
+        assert torch.allclose(one, other, atol=1e-5)
+
+
+def _discrete_block(updates: int) -> Any:
+    made = _block(updates)
+    action = np.random.default_rng(1).integers(4, size=made.reward.shape)
+    return replace(made, executed_action=action, proposed_action=action)
+
+
+@pytest.mark.parametrize("poisoned", [np.nan, np.inf])
+def test_of_an_update_that_is_not_finite_nothing_is_applied(poisoned: float) -> None:
+    learner = SoftDiscrete(LearnerConfig(**CONFIG | {"actor": "auto"}), OBSERVATION, gym.spaces.Discrete(4))
+    learner.update(_discrete_block(1))
+    before = copy.deepcopy(learner.state())
+    data = _discrete_block(1)
+    data.reward[0, 3] = poisoned
+    data.observation[0, 3] = poisoned
+    with pytest.raises(Diverged, match="minibatch 0"):
+        learner.update(data)
+    for name in ("policy", "target"):
+        assert all(torch.equal(v, before[name][k]) for k, v in learner.state()[name].items())
+    moments = learner.state()["optimisers"]
+    assert all(torch.equal(v, before["optimisers"][o][i][k])
+               for o, m in moments.items() for i, row in m.items() for k, v in row.items())  # fmt: skip
+
+
+def test_our_adam_is_that_of_torch() -> None:
+    random = torch.Generator().manual_seed(0)
+    ours = [
+        torch.randn(5, 3, generator=random).requires_grad_(),
+        torch.randn((), generator=random).requires_grad_(),
+    ]
+    theirs = [p.detach().clone().requires_grad_() for p in ours]
+    adam, reference = Adam("ours", ours, 1e-2), torch.optim.Adam(theirs, 1e-2)
+    for step in range(20):
+        adam.step((ours[0] * ours[1] - step).square().sum(), 0)
+        reference.zero_grad()
+        (theirs[0] * theirs[1] - step).square().sum().backward()
+        reference.step()
+    for one, other in zip(ours, theirs, strict=True):
+        assert torch.allclose(one, other, atol=1e-6)
 
 
 def test_without_a_compiler_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -131,3 +131,25 @@ def test_success_is_counted_where_the_environment_tells_of_it(name: str) -> None
 
     assert played(Told()) == 2
     assert played(Line()) is None
+
+
+def test_what_a_person_did_is_what_ran() -> None:
+    class Assisted(Line):
+        """A person acts in the second step, and the environment reports it as HIL-SERL does."""
+
+        def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+            observation, reward, terminated, truncated, info = super().step(action)
+            return (
+                observation,
+                reward,
+                terminated,
+                truncated,
+                {"intervene_action": 1} if self.time == 2 else info,
+            )
+
+    environments = Environments([Assisted()], lambda s: np.zeros(0, np.uint8), 1, None)
+    environments.reset(np.ones(1, bool))
+    steps = [environments.step(np.array([0])) for _ in range(3)]
+    assert [int(step.proposed_action[0]) for step in steps] == [0, 0, 0]
+    assert [int(step.executed_action[0]) for step in steps] == [0, 1, 0]
+    assert environments.finished[0].human_steps == 1

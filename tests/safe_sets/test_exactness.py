@@ -9,6 +9,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
+from torture._exact_checker import violations
+from torture._rule_cases import hostile
 
 import rlpd_gx as gx
 from rlpd_gx.safe_sets import exact
@@ -198,6 +200,19 @@ def test_aiming_inside_does_not_lead_far_away():
     assert safe.project(np.array([0.0, 1.0])) == pytest.approx([0.0, 0.0], abs=1e-9)
 
 
+@pytest.mark.parametrize("row", [224, 226, 217])
+def test_where_the_nearest_point_has_no_room_another_one_is_found(row):
+    """Found by the soak (row 224 broke a rule, the others did not converge): half-spaces through a tiny ellipsoid.
+
+    At the nearest point the rows leave 1e-9 while 32 bits round by 1e-8; nearer to zero there is room.
+    """
+    case = hostile(np.random.default_rng([5, 2, 231]), 256)[slice(row, row + 1)]
+    assert case.name == "tiny sets"
+    verdicts = gx.Guardian(case.space, case.rule()).certify_batch(case.states, case.proposed)
+    assert verdicts.status == ["projected"]
+    assert not len(violations(case, verdicts.action))
+
+
 # --- emptiness is proven -------------------------------------------------------------------------------------------
 
 
@@ -227,7 +242,7 @@ def test_a_set_that_holds_a_known_point_is_never_called_empty(data):
 # --- unions --------------------------------------------------------------------------------------------------------
 
 
-def test_a_union_with_an_unsolved_branch_does_not_claim_the_nearest_point(monkeypatch):
+def test_a_union_with_an_unsolved_branch_does_not_claim_the_nearest_point(monkeypatch, without_numba):
     import rlpd_gx.safe_sets.last_resort as last_resort
     import rlpd_gx.safe_sets.solver as solver
 

@@ -8,6 +8,12 @@ from rlpd_gx.errors import GxError
 COMMANDS = {  # words -> (module:function, one line)
     "train": ("train:train", "Train a policy under a guard."),
     "evaluate": ("train:evaluate", "Play the policy of a run under its guard."),
+    "watch": ("watch:watch", "Watch runs live in the browser."),
+    "sweep": ("sweep:sweep", "Train every combination of some settings."),
+    "reproduce": ("reproduce:reproduce", "Run the experiments of the paper."),
+    "report": ("reproduce:report", "Write a page from experiments or a run."),
+    "compare": ("compare:compare", "Show runs side by side, on one page."),
+    "measure": ("measure:measure", "Measure the policy of a run."),
     "guard": ("guard:guard", "Try rules on an environment."),
     "collect": ("collect:collect", "Record a dataset."),
     "data convert": ("data:convert", "Convert a dataset of any format."),

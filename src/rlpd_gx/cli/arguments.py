@@ -31,6 +31,8 @@ class Option(NamedTuple):
     max: float | None = None
     short: str = ""
     """One letter."""
+    many: bool = False
+    """Whether several values may follow the flag; for lists."""
 
 
 class Argument(Option):
@@ -93,8 +95,10 @@ class Parser(argparse.ArgumentParser):
             more |= {"choices": get_args(kind), "metavar": "WORD"}
         else:
             if get_origin(kind) is list:
-                (kind,), more["action"] = get_args(kind), "append"
+                (kind,) = get_args(kind)
+                more |= {"nargs": "+"} if isinstance(option, Argument) else {"action": "append"}
             more |= {"type": _reader(kind, option), "metavar": VALUES[kind]}
+            more |= {"action": "extend", "nargs": "+"} if option.many else {}
         if isinstance(option, Argument):
             more |= {"metavar": name.upper()} | ({} if required else {"nargs": "?"})
             self.add_argument(parameter.name, **more)
@@ -117,11 +121,19 @@ EnvKwargs = Annotated[
 ]
 
 
-def read_env_kwargs(text: str) -> dict[str, Any]:
-    """The value of --env-kwargs."""
+EnvWrappers = Annotated[
+    list[str] | None,
+    Option(
+        "module:name of a wrapper of the environment; given several times, the first one is the innermost."
+    ),
+]
+
+
+def read_env_kwargs(text: str, wrappers: list[str] | None = None) -> dict[str, Any]:
+    """The values of --env-kwargs and --env-wrappers, as arguments of `make`."""
     from rlpd_gx.settings import COMMAND_LINE, SETTINGS
 
-    return SETTINGS["env_kwargs"].read(text, COMMAND_LINE)
+    return SETTINGS["env_kwargs"].read(text, COMMAND_LINE) | ({"wrappers": wrappers} if wrappers else {})
 
 
 def invocation(action: argparse.Action) -> str:

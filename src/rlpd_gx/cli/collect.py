@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from rlpd_gx.cli.arguments import EnvKwargs, Option, read_env_kwargs
+from rlpd_gx.cli.arguments import EnvKwargs, EnvWrappers, Option, read_env_kwargs
 from rlpd_gx.cli.policies import load_policy
 from rlpd_gx.errors import GxError, missing_extra
 
@@ -37,6 +37,7 @@ def collect(
     ] = None,
     format: Annotated[Literal["minari", "action-log"], Option(help="What to write.")] = "minari",
     env_kwargs: EnvKwargs = "{}",
+    env_wrappers: EnvWrappers = None,
     seed: Annotated[int, Option(help="Random seed.")] = 0,
 ) -> None:
     """Record episodes of a policy, guarded or not."""
@@ -47,7 +48,7 @@ def collect(
 
     if episodes is None and steps is None:
         raise GxError("give the amount to collect: --episodes or --steps")
-    world = _make(env, env_kwargs)
+    world = _make(env, read_env_kwargs(env_kwargs, env_wrappers))
     facts: dict[str, Any] = {"policy": policy, "epsilon": epsilon or [0.0], "seed": seed}
     unsafe_event = safe_set = None
     if rules is not None:
@@ -80,10 +81,9 @@ def collect(
     print(f"{recorder.steps} steps in {recorder.episodes} episodes written to {out}")
 
 
-def _make(env_id: str, env_kwargs: str) -> Any:
+def _make(env_id: str, options: dict[str, Any]) -> Any:
     from rlpd_gx.envs.making import make
 
-    options = read_env_kwargs(env_kwargs)
     if env_id.startswith("ALE/"):
         options = {**_ATARI_OPTIONS, **options}
     return make(env_id, **options)

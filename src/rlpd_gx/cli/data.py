@@ -6,7 +6,7 @@ import tempfile
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from rlpd_gx.cli.arguments import Argument, EnvKwargs, Option, read_env_kwargs
+from rlpd_gx.cli.arguments import Argument, EnvKwargs, EnvWrappers, Option, read_env_kwargs
 from rlpd_gx.errors import GxError
 
 Source = Annotated[Path, Argument(help="A file or folder in any known format.")]
@@ -32,6 +32,7 @@ def convert(
     where: Where = None,
     env: Env = None,
     env_kwargs: EnvKwargs = "{}",
+    env_wrappers: EnvWrappers = None,
     clip_actions: Clip = False,
     time_limit: TimeLimit = None,
     rules: Annotated[
@@ -58,22 +59,16 @@ def convert(
         )
     if rules is None and (state or offline_safe_sets):
         raise GxError("--state and --offline-safe-sets define how rules read the data; give --rules")
-    more = {}
+    kwargs, more = read_env_kwargs(env_kwargs, env_wrappers), {}
     if rules is not None and state is None:
         from rlpd_gx.loop.offline_rules import while_replayed
 
-        more["live_safe_sets"] = while_replayed(
-            source, format, rules, env, env_kwargs=read_env_kwargs(env_kwargs)
-        )
-    data = _load(
-        source, format, mapping, observation, where, env, env_kwargs, clip_actions, time_limit, **more
-    )
+        more["live_safe_sets"] = while_replayed(source, format, rules, env, env_kwargs=kwargs)
+    data = _load(source, format, mapping, observation, where, env, kwargs, clip_actions, time_limit, **more)
     if rules is not None:
         from rlpd_gx.loop.offline_rules import with_rules
 
-        data = with_rules(
-            data, rules, state, offline_safe_sets or "error", env, env_kwargs=read_env_kwargs(env_kwargs)
-        )
+        data = with_rules(data, rules, state, offline_safe_sets or "error", env, env_kwargs=kwargs)
     folder = data.save(out) if out is not None else data.folder
     for finding in data.findings:
         print(f"note: {finding}", file=sys.stderr)
@@ -88,6 +83,7 @@ def audit(
     where: Where = None,
     env: Env = None,
     env_kwargs: EnvKwargs = "{}",
+    env_wrappers: EnvWrappers = None,
     time_limit: TimeLimit = None,
     json_: Annotated[bool, Option(help="Print JSON instead of a table.")] = False,
 ) -> None:
@@ -106,7 +102,7 @@ def audit(
             observation,
             where,
             env,
-            env_kwargs,
+            read_env_kwargs(env_kwargs, env_wrappers),
             False,
             time_limit,
             strict=False,
@@ -153,7 +149,7 @@ def _load(
     observation: str | None,
     where: list[str] | None,
     env: str | None,
-    env_kwargs: str,
+    env_kwargs: dict[str, Any],
     clip_actions: bool,
     time_limit: int | None,
     **more: Any,
@@ -197,11 +193,11 @@ def _load(
     return data
 
 
-def _made(env_id: str, env_kwargs: str, required: bool) -> Any:
+def _made(env_id: str, env_kwargs: dict[str, Any], required: bool) -> Any:
     try:
         from rlpd_gx.envs.making import make
 
-        return make(env_id, **read_env_kwargs(env_kwargs))
+        return make(env_id, **env_kwargs)
     except GxError as error:
         if required:
             raise

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from rlpd_gx.cli.arguments import EnvKwargs, Option, read_env_kwargs
+from rlpd_gx.cli.arguments import EnvKwargs, EnvWrappers, Option, read_env_kwargs
 from rlpd_gx.errors import GxError
 
 if TYPE_CHECKING:
@@ -40,6 +40,7 @@ def guard(
     ] = None,
     audit: Annotated[Path | None, Option(help="Append every correction to this file (JSON lines).")] = None,
     env_kwargs: EnvKwargs = "{}",
+    env_wrappers: EnvWrappers = None,
 ) -> None:
     """Run a policy under rules and print the audit: the five-minute way to try your own rules.
 
@@ -50,7 +51,9 @@ def guard(
     from rlpd_gx.envs.making import make
     from rlpd_gx.guardian.named import guarded
 
-    options = read_env_kwargs(env_kwargs) | ({} if max_steps is None else {"max_episode_steps": max_steps})
+    options = read_env_kwargs(env_kwargs, env_wrappers) | (
+        {} if max_steps is None else {"max_episode_steps": max_steps}
+    )
     console = Console()
     runs = [("monitor" if monitor else "enforce", audit)] + (
         [("monitor", None)] if compare and not monitor else []

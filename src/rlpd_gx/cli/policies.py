@@ -41,17 +41,19 @@ def load_policy(spec: str, env: "gym.Env", seed: int) -> Callable[[Any], Any]:
 
 def _trained_policy(spec: str, env: "gym.Env") -> Callable[[Any], Any]:
     from rlpd_gx.deploy.export import Export, propose
+    from rlpd_gx.envs.description import learner_space
 
     export = Export.find(spec)
-    for what in ("observation_space", "action_space"):
-        trained, here = getattr(export, what), getattr(env, what)
+    spaces = {"observation_space": learner_space(env.observation_space), "action_space": env.action_space}
+    for what, here in spaces.items():
+        trained = getattr(export, what)
         if trained != here:
             raise GxError(
                 f"--policy {spec} was trained on {export.about['env']} with {what.replace('_', ' ')} {trained}, but "
                 f"here it is {here}"
             )
-    network, space = export.network(), export.observation_space
-    return lambda observation: propose(network, space, observation)
+    network = export.network()
+    return lambda observation: propose(export, network, observation)
 
 
 def _held(env: "gym.Env", seed: int) -> Callable[[Any], Any]:

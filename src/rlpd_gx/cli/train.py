@@ -5,7 +5,15 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from rlpd_gx.cli.arguments import Argument, Option, Parser, entry, paragraphs, shown
+from rlpd_gx.cli.arguments import (
+    Argument,
+    EnvWrappers,
+    Option,
+    Parser,
+    entry,
+    paragraphs,
+    shown,
+)
 from rlpd_gx.config import PRESETS
 from rlpd_gx.errors import GxError
 
@@ -16,8 +24,8 @@ if TYPE_CHECKING:
     from rlpd_gx.config import Config
 
 FIRST = (
-    "env", "rules", "guard", "offline", "steps", "preset", "config", "out", "resume", "seed", "num_envs", "utd",
-    "batch_size", "device", "evaluate_every",
+    "env", "rules", "guard", "offline", "steps", "preset", "config", "out", "resume", "from_", "seed", "num_envs",
+    "utd", "batch_size", "device", "evaluate_every",
 )  # fmt: skip
 """What people set first; `--help-all` shows the rest."""
 GROUPS = {"run": "Task and guard", "data": "Replay", "learner": "Learner"}
@@ -28,7 +36,15 @@ def train(
     config: Annotated[Path | None, Option("Settings in a YAML, TOML or JSON file.")] = None,
     out: Annotated[Path | None, Option("Folder of the run. Default: a new one in runs/.")] = None,
     resume: Annotated[Path | None, Option("Resume the run in this folder.")] = None,
-    compare: Annotated[bool, Option("Then train without a guard, with the same budget and seed.")] = False,
+    from_: Annotated[
+        str | None,
+        Option("Begin with what RUN had learned at STEP (RUN@STEP; RUN alone: its newest checkpoint)."),
+    ] = None,
+    env_wrappers: EnvWrappers = None,
+    compare: Annotated[
+        bool, Option("Also train without a guard, at the same time, with the same budget and seed.")
+    ] = False,
+    track: Annotated[list[str] | None, Option("Also send the numbers to wandb or trackio.")] = None,
     quiet: Annotated[bool, Option("Print results and errors only.")] = False,
     help: Annotated[bool, Option("Show the settings that people use first.", short="h")] = False,
     help_all: Annotated[bool, Option("Show every setting.")] = False,
@@ -40,25 +56,33 @@ def train(
     checkpoints, result.json and report.html.
     """
     given = {name: value for name, value in settings.items() if value is not None}
+    if env_wrappers:
+        given["env_kwargs"] = typed(config, given)[1].get("env_kwargs", {}) | {"wrappers": env_wrappers}
     if help or help_all:
         print(help_text(preset, config, given, everything=help_all))
         return
     from rlpd_gx import api
     from rlpd_gx.settings import COMMAND_LINE, SETTINGS
 
+    watched: Any = {"progress": not quiet, "track": track or ()}
+    others = {"preset": preset, "compare": compare or None}
     if resume is not None:
-        others = given | {
-            "preset": preset,
-            "config": config,
-            "out": out,
-            "compare": compare or None,
-            "steps": None,
-        }
-        if typed := ", ".join(f"--{n.replace('_', '-')}" for n, value in others.items() if value is not None):
-            raise GxError(f"--resume continues a run with its own settings; leave out {typed}")
+        others |= given | {"config": config, "out": out, "from": from_, "steps": None}
+        _leave_out(others, "--resume continues a run with its own settings")
         steps = SETTINGS["steps"].read(given["steps"], COMMAND_LINE) if "steps" in given else None
-        _trained(lambda: api.continued(resume, steps, progress=not quiet), resume)
-        _finish([resume])
+        _trained(lambda: api.continued(resume, steps, **watched), resume)
+        _finish(resume)
+        return
+    if from_ is not None:
+        from rlpd_gx.loop.fork import read_origin
+
+        _leave_out(others, "--from starts from the settings of that run")
+        source, step = read_origin(from_)
+        out = out or api.free(source.with_name(f"{source.name}-fork"))
+        values = typed(config, given)[1]
+        fork = partial(api.forked, source, step, out, values, words=COMMAND_LINE, **watched)
+        _trained(fork, out)
+        _finish(out)
         return
     chosen = in_force(preset, config, given)
     if not chosen.run.env:
@@ -69,22 +93,34 @@ def train(
         if chosen.run.guard != "none":
             raise GxError(f"--guard {chosen.run.guard} needs rules: give --rules module:name")
     out = out or api.new_folder(chosen)
-    runs = {out: chosen}
     if compare:
-        runs[out.with_name(f"{out.name}-unguarded")] = in_force(preset, config, given | {"guard": "none"})
-    for path, run in runs.items():
-        _trained(partial(api.begin, run, path, progress=not quiet), path)
-    _finish(list(runs))
+        _compared(chosen, out, quiet)
+        return
+    _trained(lambda: api.begin(chosen, out, **watched), out)
+    _finish(out)
 
 
 def in_force(preset: str | None, file: Path | None, given: dict[str, Any]) -> "Config":
     """The settings of a run: flags over file over preset."""
     from rlpd_gx.loop.configure import configure
+    from rlpd_gx.settings import COMMAND_LINE
+
+    named, values = typed(file, given)
+    return configure(preset or named or "rlpd-gx", values, COMMAND_LINE)
+
+
+def typed(file: Path | None, given: dict[str, Any]) -> tuple[str | None, dict[str, Any]]:
+    """The preset that a file names, and the settings of flags over file."""
     from rlpd_gx.settings import COMMAND_LINE, SETTINGS, read_file
 
     named, values = (None, {}) if file is None else read_file(file)
-    read = {name: SETTINGS[name].read(value, COMMAND_LINE) for name, value in given.items()}
-    return configure(preset or named or "rlpd-gx", values | read, COMMAND_LINE)
+    return named, values | {name: SETTINGS[name].read(value, COMMAND_LINE) for name, value in given.items()}
+
+
+def _leave_out(flags: dict[str, Any], why: str) -> None:
+    """Raise if any of these was typed."""
+    if found := ", ".join(f"--{n.replace('_', '-')}" for n, value in flags.items() if value is not None):
+        raise GxError(f"{why}; leave out {found}")
 
 
 def help_text(preset: str | None, file: Path | None, given: dict[str, Any], *, everything: bool) -> str:
@@ -130,17 +166,25 @@ def _trained(train: "Callable[[], Run]", path: Path) -> None:
         raise SystemExit(128 + stop.number) from None
 
 
-def _finish(paths: list[Path]) -> None:
-    """Print the results and write the reports."""
-    from rlpd_gx.report import write_comparison, write_report
+def _compared(chosen: "Config", out: Path, quiet: bool) -> None:
+    """The run and its unguarded twin, each as an ordinary run in a process of its own."""
+    from rlpd_gx.cli.compare import compare, train_together
+
+    words = [word for word in sys.argv[1:] if word != "--compare"]
+    bare = out.with_name(f"{out.name}-unguarded")
+    guarded_run, bare_run = ([*words, "--out", str(path)] for path in (out, bare))
+    train_together({chosen.run.guard: guarded_run, "no guard": [*bare_run, "--guard", "none"]}, quiet=quiet)
+    compare([out, bare])
+
+
+def _finish(path: Path) -> None:
+    """Print the results and write the report."""
+    from rlpd_gx.report import write_report
     from rlpd_gx.report.records import read_run
     from rlpd_gx.report.words import results_text
 
-    print(results_text([read_run(path) for path in paths]))
-    for path in paths:
-        print(f"Report: {write_report(path)}")
-    if len(paths) > 1:
-        print(f"Both runs on one page: {write_comparison(paths)}")
+    print(results_text(read_run(path)))
+    print(f"Report: {write_report(path)}")
 
 
 def evaluate(

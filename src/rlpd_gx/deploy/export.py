@@ -18,6 +18,7 @@ from torch import Tensor
 from rlpd_gx import __version__, guards, settings
 from rlpd_gx.config import Config
 from rlpd_gx.deploy import spaces
+from rlpd_gx.envs.actions import ActionView
 from rlpd_gx.envs.description import learner_view
 from rlpd_gx.envs.making import make
 from rlpd_gx.errors import GxError
@@ -65,16 +66,18 @@ class Export:
         """The policy of a run as it was last saved."""
         folder, task, loaded = last_saved(path)
         config, example = task.config, task.example
-        asked = settings.flat(config)
+        if not task.guard.learns:
+            raise GxError(f"{path}: was run with --guard {config.run.guard}, which trains no policy")
+        asked, declared = settings.flat(config), example.options.get("embedding")
         about: Json = {
             "format": FORMAT,
             "rlpd_gx": __version__,
             "python": platform.python_version(),
             **{name: asked[name] for name in ASKED},
             "observation_space": spaces.to_json(example.observation_space),
-            "action_space": spaces.to_json(example.action_space),
+            "action_space": spaces.to_json(example.actions.space),
             "learner": asdict(config.learner),
-            "embedding": None if example.embedding is None else example.embedding.tolist(),
+            "embedding": None if declared is None else np.asarray(declared).tolist(),
             "safe_set_spec": example.spec,
             "trained": {"command": folder.command, "seed": config.run.seed, "step": loaded.step},
         }
@@ -144,7 +147,8 @@ class Export:
         """The actor on the CPU; `seed` is for sampled actions."""
         config = settings.with_values(Config(), self.about["learner"], f"{self.source}/{ABOUT}").learner
         spec = self.about["safe_set_spec"]
-        return restored(self.tensors, config, self.observation_space, self.action_space, spec, seed)
+        chosen_from = ActionView(self.action_space).learner_space
+        return restored(self.tensors, config, self.observation_space, chosen_from, spec, seed)
 
     def guard(
         self, rules: Rule | Iterable[Rule] | None = None, options: JsonMapping | None = None
@@ -245,7 +249,7 @@ class Policy:
         self, observation: Observation, safe_set: SafeSet | None = None, *, sample: bool = False
     ) -> Array:
         """The actor's proposal for one observation, not yet certified."""
-        return propose(self.network, self.observation_space, observation, safe_set, sample=sample)
+        return propose(self.export, self.network, observation, safe_set, sample=sample)
 
     def _state(self, observation: Observation, state: State) -> State:
         if state is None and self._reads_more:
@@ -284,16 +288,17 @@ def load_policy(
 
 
 def propose(
+    export: Export,
     network: PolicyNetwork,
-    space: gym.Space,
     observation: Observation,
     safe_set: SafeSet | None = None,
     *,
     sample: bool = False,
 ) -> Array:
-    """An actor's proposal for one observation of a space; `safe_set` matters only for execution = resample."""
+    """A network's proposal for one observation; `safe_set` matters only for execution = resample."""
     code = None if safe_set is None else np.asarray(safe_set.encode())[None]
-    return network.act(_batch(observation, space, "the observation"), code, explore=sample)[0]
+    seen = _batch(observation, export.observation_space, "the observation")
+    return ActionView(export.action_space).executed(network.act(seen, code, explore=sample)[0])
 
 
 def _safe_set(guardian: Guardian, state: State, context: Context) -> SafeSet | None:

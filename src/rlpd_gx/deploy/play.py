@@ -80,6 +80,9 @@ def drawable(policy: Policy) -> gym.Env:
     if sys.platform == "linux" and not os.environ.get("DISPLAY"):
         os.environ.setdefault("MUJOCO_GL", "egl")  # lets MuJoCo render without a screen
     name = policy.export.about["env"]
+    with closing(policy.export.task().make_env(evaluation=True)) as plain:
+        if "rgb_array" not in plain.metadata.get("render_modes", ()):
+            raise GxError(f"{name} cannot be drawn: rgb_array is not among the render_modes in its metadata")
     try:
         env = policy.export.task(render_mode="rgb_array").make_env(evaluation=True)
         env.reset(seed=0)
@@ -164,9 +167,11 @@ class Artist:
 
     @property
     def _named(self) -> bool:
-        return isinstance(self.space, gym.spaces.Discrete)
+        return not isinstance(self.space, gym.spaces.Box)
 
     def _name(self, action: Action) -> str:
+        if not isinstance(self.space, gym.spaces.Discrete):
+            return " ".join(map(str, np.ravel(action).tolist()))
         index = int(action) - int(getattr(self.space, "start", 0))
         return self.meanings[index] if index < len(self.meanings) else str(int(action))
 

@@ -16,6 +16,8 @@ from rlpd_gx.trees import JsonMapping, Tree, named_leaves
 class Description:
     """How an environment is evaluated, and how its data is stored."""
 
+    training_kwargs: JsonMapping = field(default_factory=dict)
+    """Options for training, unless the run says otherwise; in Atari rewards are clipped and a lost life is terminal."""
     evaluation_kwargs: JsonMapping = field(default_factory=dict)
     """Options for evaluations; Atari scores are unclipped and of whole games."""
     sample_in_evaluation: bool = False
@@ -26,6 +28,8 @@ class Description:
     """The observation that action logs are replayed into, as the format's options."""
     offline_sets: Mapping[str, Path] = field(default_factory=dict)
     """Datasets that come with the package, by the name that `--offline` gives them."""
+    replayed_kwargs: tuple[str, ...] = ()
+    """Options of the environment that a replay of action logs applies too."""
 
 
 def describe(env_id: str) -> Description:
@@ -35,16 +39,18 @@ def describe(env_id: str) -> Description:
         return Description()
     from rlpd_gx.envs.atari.offline import sets_of
 
-    whole_games = {"life_loss_ends": False, "clip_rewards": False}
+    clipped_lives = {"life_loss_ends": True, "clip_rewards": True}
     replay = {"observation": ours["observation"]}
     if ours["observation"] == "objects":
         replay["table"] = ours["game"]
     return Description(
-        whole_games,
+        clipped_lives,
+        dict.fromkeys(clipped_lives, False),
         sample_in_evaluation=True,
         reports_unsafe_events=True,
         replay_options=replay,
         offline_sets=sets_of(ours["game"]),
+        replayed_kwargs=tuple(clipped_lives),
     )
 
 

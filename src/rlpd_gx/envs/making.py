@@ -2,13 +2,14 @@
 
 import importlib
 import re
+from collections.abc import Iterable
 from typing import Any
 
 import gymnasium as gym
 from gymnasium.envs.registration import EnvSpec
 
 from rlpd_gx.errors import GxError, missing_extra
-from rlpd_gx.loading import did_you_mean, load_module, raised
+from rlpd_gx.loading import did_you_mean, load, load_module, raised
 from rlpd_gx.trees import Json
 
 EXTRAS = {  # module that is missing -> (package, extra)
@@ -26,12 +27,20 @@ REGISTERING = {  # module that registers environments -> prefixes of their names
 ATARI = re.compile(r"Atari/(?P<game>.+)-(?P<observation>ram|pixels|objects)")
 
 
-def make(env_id: str, **options: Any) -> gym.Env:
+def make(env_id: str, *, wrappers: Iterable[str] = (), **options: Any) -> gym.Env:
     """An environment by name; errors are sentences.
 
     A name registered in Gymnasium; one of our Atari games, such as Atari/Pong-ram; or `module:name` of a class, of a
-    function that returns an environment, or of a name that the module registers.
+    function that returns an environment, or of a name that the module registers. `wrappers` are `module:name` of
+    functions env -> env, the innermost first.
     """
+    env = _made(env_id, options)
+    for spec in (wrappers,) if isinstance(wrappers, str) else wrappers:
+        env = _wrapped(env, spec)
+    return env
+
+
+def _made(env_id: str, options: Json) -> gym.Env:
     try:
         if env_id.startswith("Atari/"):
             return _atari(env_id, options)
@@ -48,6 +57,19 @@ def make(env_id: str, **options: Any) -> gym.Env:
             reason = str(error).partition(" was raised from")[0]  # Gymnasium repeats name and kwargs
             raise GxError(f"--env-kwargs {options} do not fit {env_id}: {reason}") from None
         raise GxError(f"--env {env_id} {raised(error)}") from error
+
+
+def _wrapped(env: gym.Env, spec: str) -> gym.Env:
+    wrapper = load(spec, "env-wrappers")[0]
+    try:
+        wrapped = wrapper(env)
+    except Exception as error:
+        raise GxError(f"--env-wrappers {spec} {raised(error)}") from error
+    if not isinstance(wrapped, gym.Env):
+        raise GxError(
+            f"--env-wrappers {spec} returned a {type(wrapped).__name__}; it must take an environment and return one"
+        )
+    return wrapped
 
 
 def _atari(env_id: str, options: Json) -> gym.Env:

@@ -7,12 +7,13 @@ import numpy as np
 import numpy.typing as npt
 
 from rlpd_gx.errors import GxError
+from rlpd_gx.guardian.asking import Asking
 from rlpd_gx.guardian.judgement import ALLOWED, INEVITABLE, PROJECTED, Judgement
 from rlpd_gx.guardian.reading import Reader, States, tree_margin
 from rlpd_gx.guardian.search import find_allowed
 from rlpd_gx.rules import Atom, Rule, alternatives
 from rlpd_gx.rules.forms import SetForm, TableForm
-from rlpd_gx.safe_sets import Box, ConvexSet, Intersection, Union
+from rlpd_gx.safe_sets import Box, ConvexSet, Intersection, SafeSet, Union
 from rlpd_gx.safe_sets.backend import distances
 from rlpd_gx.types import Action
 
@@ -27,6 +28,9 @@ class BoxJudge:
         self.rules, self.space, self.warned = rules, space, set[str]()
         self.dimension = int(np.prod(space.shape))
         self.alternatives = alternatives(rules)
+        opaque = [r for r in rules if not all(isinstance(a.form, SetForm) for a in r.atoms())]
+        self.structured = alternatives([r for r in rules if r not in opaque])
+        self.asking = Asking(opaque, space) if opaque else None
         self.hard = Box(space.low.ravel(), space.high.ravel())
         self.metric = (
             np.ones(self.dimension) if metric is None else np.asarray(metric, dtype=np.float64).ravel()
@@ -60,10 +64,13 @@ class BoxJudge:
     ) -> Judgement:
         reader = Reader(states, warned=self.warned)
         atoms = [a for r in self.rules for a in r.atoms() if isinstance(a.form, SetForm)]
-        sets = {a: reader.convex_set(a, self.dimension) for a in atoms}
+        return self.judge_read(reader, {a: reader.convex_set(a, self.dimension) for a in atoms}, proposed)
+
+    def judge_read(self, reader: Reader, sets: dict[Atom, ConvexSet], proposed: np.ndarray) -> Judgement:
+        """Judge proposals [B, d] under the sets that structured rules have already described."""
         margins = self._margins(reader, sets, proposed)
         outside = self.hard.margin(proposed) < 0
-        count = states.count
+        count = reader.states.count
         judgement = Judgement(
             action=proposed.copy(),
             status=np.full(count, ALLOWED),
@@ -71,7 +78,7 @@ class BoxJudge:
             margins=margins,
             binding=np.concatenate([margins < 0, outside[None]]),
             exact=np.ones(count, dtype=bool),
-            safe_set=self._safe_set(sets),
+            safe_set=self._safe_set(sets, reader.states),
             failures=reader.failures,
             margin_at=lambda row, action: self._margin_at(reader, sets, row, action),
         )
@@ -213,11 +220,10 @@ class BoxJudge:
             best[better], least[better] = point[better], high[better]
         return best
 
-    def _safe_set(self, sets: dict[Atom, ConvexSet]) -> ConvexSet | Union | None:
-        if any(a not in sets for atoms in self.alternatives for a in atoms):
-            return None
-        branches = [Intersection(self.hard, *(sets[a] for a in atoms)) for atoms in self.alternatives]
-        return branches[0] if len(branches) == 1 else Union(*branches)
+    def _safe_set(self, sets: dict[Atom, ConvexSet], states: States) -> SafeSet | None:
+        branches = [Intersection(self.hard, *(sets[a] for a in atoms)) for atoms in self.structured]
+        convex = branches[0] if len(branches) == 1 else Union(*branches)
+        return convex if self.asking is None else self.asking.safe_set(convex, states)
 
     def _margin_at(self, reader: Reader, sets: dict[Atom, ConvexSet], row: int, action: Action) -> np.ndarray:
         """Margins at one action in the state of one row [R]; NaN for rules that fail, -inf outside the space."""

@@ -1,9 +1,10 @@
 """The Guardian: rules in, verdicts out."""
 
+import copy
 import operator
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from typing import Literal
+from typing import Literal, TypeVar
 
 import gymnasium as gym
 import numpy as np
@@ -17,6 +18,7 @@ from rlpd_gx.guardian.finite import JOINT_LIMIT, ComponentJudge, FiniteJudge
 from rlpd_gx.guardian.judgement import FALLBACK, Judge, Judgement
 from rlpd_gx.guardian.memory import Answers, Memory
 from rlpd_gx.guardian.reading import States, as_batch
+from rlpd_gx.guardian.single import Single
 from rlpd_gx.guardian.verdicts import VerdictBatch
 from rlpd_gx.rules import Atom, Rule, conjuncts, fingerprint
 from rlpd_gx.rules.forms import MaskForm
@@ -24,6 +26,9 @@ from rlpd_gx.safe_sets import SafeSet
 from rlpd_gx.safe_sets.backend import to_numpy
 from rlpd_gx.trees import Json
 from rlpd_gx.types import Action, Context, ContextLike, State, Verdict
+
+NO_CONTEXT = Context()
+T = TypeVar("T")
 
 
 class Guardian:
@@ -74,22 +79,26 @@ class Guardian:
         self._rules_worker, self._fallback_worker = Worker("the rules"), Worker("the fallback")
         self._audit = audit if isinstance(audit, Audit) else Audit(audit)
         plain = [None if v is None else np.asarray(v, dtype=np.float64) for v in (embedding, metric)]
-        self.fingerprint = fingerprint(action_space, [r.fingerprint for r in self.rules], plain)
+        unseeded = copy.copy(action_space)  # agents seed and sample spaces: that is no other guard
+        unseeded.__dict__["_np_random"] = None
+        self.fingerprint = fingerprint(unseeded, [r.fingerprint for r in self.rules], plain)
         self._ungraded = frozenset(n for n, r in zip(self.names, self.rules, strict=True) if not r.graded)
         self._audit.begin(self.names, near_miss, self.fingerprint, self._ungraded)
-        self._remember()
+        self._shortcuts()
 
-    def _remember(self) -> None:
+    def _shortcuts(self) -> None:
+        """Quicker ways to a single verdict, where the rules permit one."""
         self._memory = self._make_memory()
         self._recall = None if self._memory is None else self._memory.recaller()
+        self._single = Single.of(self._judge, self.names, self.mode == "enforce", self._ungraded)
 
     def __getstate__(self) -> Json:
-        state = {k: v for k, v in vars(self).items() if k not in ("_memory", "_recall")}
+        state = {k: v for k, v in vars(self).items() if k not in ("_memory", "_recall", "_single")}
         return state | {"_audit": self.audit}  # including what the memory has counted
 
     def __setstate__(self, state: Json) -> None:
         self.__dict__.update(state)
-        self._remember()
+        self._shortcuts()
 
     @property
     def lazy(self) -> bool:
@@ -128,8 +137,11 @@ class Guardian:
                 return known
             answers = known
         states = States.one_state(state, _as_context(context))
-        prefer = None if preference is None else to_numpy(preference)[None]
-        verdict = self._certify(states, as_batch(proposed), prefer, answers)[0]
+        if self._single is not None:
+            verdict = self._certify_single(self._single, states, proposed)
+        else:
+            prefer = None if preference is None else to_numpy(preference)[None]
+            verdict = self._certify(states, as_batch(proposed), prefer, answers)[0]
         self.audit.record(verdict)
         return verdict
 
@@ -190,13 +202,33 @@ class Guardian:
             assert self._memory is not None
             judge, seen = self._memory.judge, States.one_state(answers, Context())
         actions, wrong = judge.well_formed(proposed)
+        judgement = self._ask(lambda: judge.judge(seen, actions, preference), states.count)
+        return self._settle(states, proposed, judgement, wrong, clock)
+
+    def _certify_single(self, single: Single, states: States, proposed: Action) -> Verdict:
+        """The verdict by the shortcut if there is one, else from the judgement of the same answers."""
+        clock = Clock(self.deadline)
+        outcome = self._ask(lambda: single.judge(states, proposed), 1)
+        if isinstance(outcome, Verdict):
+            return outcome
+        wrong = self._judge.well_formed(as_batch(proposed))[1]
+        return self._settle(states, as_batch(proposed), outcome, wrong, clock)[0]
+
+    def _ask(self, call: Callable[[], T], count: int) -> T | Judgement:
+        """The outcome of asking the rules, within the deadline; a judgement without answers if that fails."""
+        # Half of the time is for a fallback that is a function.
         limit = self.deadline if self.deadline is None or not callable(self.fallback) else self.deadline / 2
         try:
-            judgement = self._rules_worker.run(lambda: judge.judge(seen, actions, preference), limit)
+            return self._rules_worker.run(call, limit)
         except Missed as late:
-            judgement = self._unknown(states.count, str(late))
+            return self._unknown(count, str(late))
         except Exception as error:  # an error in our own code must not let an action through
-            judgement = self._unknown(states.count, f"internal error, {type(error).__name__}: {error}")
+            return self._unknown(count, f"internal error, {type(error).__name__}: {error}")
+
+    def _settle(
+        self, states: States, proposed: Action, judgement: Judgement, wrong: dict[int, str], clock: Clock
+    ) -> VerdictBatch:
+        """Verdicts from a judgement: rows that failed, or whose proposal is `wrong`, get a fallback."""
         judgement.failures.update(wrong)
         judgement.margins[:, list(wrong)] = np.nan
         judgement.binding[:, list(wrong)] = False
@@ -331,17 +363,21 @@ def _judge_for(
         return BoxJudge(space, rules, metric)
     if metric is not None:
         raise GxError("a metric is for Box actions; for discrete ones give an embedding")
+    if isinstance(space, gym.spaces.MultiBinary):
+        space = gym.spaces.MultiDiscrete(np.full(space.shape, 2), dtype=space.dtype.type)
     if isinstance(space, gym.spaces.Discrete):
         return FiniteJudge(space, rules, embedding)
     if isinstance(space, gym.spaces.MultiDiscrete):
         joint = np.prod(space.nvec, dtype=np.float64)
         return (FiniteJudge if joint <= JOINT_LIMIT else ComponentJudge)(space, rules, embedding)
-    raise GxError(f"a Guardian guards Discrete, MultiDiscrete and Box action spaces, not {space}")
+    raise GxError(
+        f"a Guardian guards Discrete, MultiDiscrete, MultiBinary and Box action spaces, not {space}"
+    )
 
 
 def _as_context(context: ContextLike) -> Context:
     if context is None:
-        return Context()
+        return NO_CONTEXT
     return context if isinstance(context, Context) else Context(**context)
 
 

@@ -34,6 +34,14 @@ class Said:
         self.answer, self.error = answer, error
 
 
+def _said(mask: Tree) -> Said:
+    """A private copy of an answer; a copy that fails counts as the rule's failure."""
+    try:
+        return Said(copy.deepcopy(mask))
+    except Exception as error:
+        return Said(error=error)
+
+
 Answers = list[bytes | Said]  # of each rule: a plain mask as bytes, or any other answer
 
 
@@ -67,33 +75,33 @@ class Memory:
         None where no rule was called. A closure, because attribute lookups would be a large part of the cost of a
         verdict.
         """
-        known, rules, make, hand_over = self.known, self.rules, self._make, self.hand_over
-        only = rules[0] if len(rules) == 1 else None
-        array, boolean, whole, ask, protected = np.ndarray, BOOL, WHOLE, self._ask, read_only
+        known, make, hand_over, ask, parts = self.known, self._make, self.hand_over, self._ask, self._parts
+        array, boolean, whole, protected = np.ndarray, BOOL, WHOLE, read_only
+        shape, first, *others = self.shape, *self.rules
 
         def recall(state: State, proposed: Action) -> Verdict | Answers | None:
             if proposed.__class__ not in whole:
                 return None
-            if only is None:
-                answers = ask(state)
-                try:
-                    code = b"".join(answers)  # type: ignore[arg-type]
-                except TypeError:  # some rule did not return a plain mask
-                    return answers
+            if state.__class__ is array:  # as in `read_only`, but faster
+                state = state.view()
+                state.setflags(False)
             else:
-                if state.__class__ is array:  # as in `read_only`, but faster
-                    state = state.view()
-                    state.setflags(False)
-                else:
-                    state = protected(state)
+                state = protected(state)
+            try:
+                mask = first(state)
+            except Exception as error:
+                return ask(state, [Said(error=error)])
+            if mask.__class__ is not array or mask.dtype is not boolean or mask.shape != shape:
+                return ask(state, [_said(mask)])
+            code = mask.tobytes()  # copied at once: two rules may share a buffer
+            for rule in others:
                 try:
-                    mask = only(state)
+                    mask = rule(state)
                 except Exception as error:
-                    return [Said(error=error)]
-                # For one axis the bytes determine the shape: a mask of another length is not in the cache.
-                if mask.__class__ is not array or mask.dtype is not boolean or mask.ndim != 1:
-                    return [Said(mask)]
-                code = mask.tobytes()
+                    return ask(state, [*parts(code), Said(error=error)])
+                if mask.__class__ is not array or mask.dtype is not boolean or mask.shape != shape:
+                    return ask(state, [*parts(code), _said(mask)])
+                code += mask.tobytes()
             entry = known.get((code, proposed))
             if entry is None:
                 try:
@@ -101,7 +109,7 @@ class Memory:
                 except Exception:  # the uncached path reports what is wrong
                     entry = None
                 if entry is None:
-                    return [code] if only is not None else answers
+                    return parts(code)
             verdict, tick, at_once = entry
             tick()
             if at_once:
@@ -110,30 +118,29 @@ class Memory:
 
         return recall
 
-    def _ask(self, state: State) -> Answers:
-        """The answer of each rule; copied at once, since two rules may share a buffer."""
-        seen = read_only(state)
-        answers: Answers = []
-        for rule in self.rules:
+    def _ask(self, state: State, answers: Answers) -> Answers:
+        """The answers of the first rules, and of the rest."""
+        for rule in self.rules[len(answers) :]:
             try:
-                mask = rule(seen)
+                mask = rule(state)
                 plain = mask.__class__ is np.ndarray and mask.dtype is BOOL and mask.shape == self.shape
-                answers.append(mask.tobytes() if plain else Said(copy.deepcopy(mask)))
+                answers.append(mask.tobytes() if plain else _said(mask))
             except Exception as error:
                 answers.append(Said(error=error))
         return answers
 
-    def _make(self, code: bytes, proposed: Action) -> Entry | None:
+    def _parts(self, code: bytes) -> Answers:
+        """The masks that a code was joined from."""
         n = self.shape[0]
-        if len(code) != n * len(self.rules):
-            return None
+        return [code[i : i + n] for i in range(0, len(code), n)]
+
+    def _make(self, code: bytes, proposed: Action) -> Entry | None:
         if len(self.known) >= CAPACITY:  # evicting entries could lose counts of other threads
             return None
         actions, wrong = self.judge.well_formed(as_batch(proposed))
         if wrong:
             return None
-        answers: Answers = [code[i : i + n] for i in range(0, len(code), n)]
-        judgement = self.judge.judge(States.one_state(answers, Context()), actions, None)
+        judgement = self.judge.judge(States.one_state(self._parts(code), Context()), actions, None)
         batch = VerdictBatch(
             as_batch(proposed), judgement, self.names, [""], frozenset(), self.enforced, self.ungraded
         )

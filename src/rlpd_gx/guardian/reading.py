@@ -72,6 +72,8 @@ def as_batch(proposed: Action) -> np.ndarray:
 
 def read_only(value: Tree) -> Tree:
     """The same arrays, write-protected: what one rule does to them must not change what the next one sees."""
+    if type(value) is np.ndarray:
+        return _protected(value)
     return map_leaves(_protected, value)
 
 
@@ -151,7 +153,10 @@ class Reader:
                 f"rule {atom.name!r} is not batched: it is called once for each of {count} states",
                 stacklevel=2,
             )
-        return _stacked([self._call_one(atom, check, blank, i, actions) for i in range(count)], blank)
+        if count == 1:
+            return self._call_one(atom, check, blank, 0, actions)
+        each = [self._call_one(atom, check, blank, i, actions) for i in range(count)]
+        return _stacked([tuple(c[0] for c in columns) for columns in each], blank)
 
     def _call_one(
         self,
@@ -160,7 +165,8 @@ class Reader:
         blank: Row,
         i: int,
         actions: tuple[np.ndarray, ...],
-    ) -> Row:
+    ) -> Columns:
+        """The checked answer for state i, as columns [1, ...]."""
         try:
             if atom.batched:
                 state, context = self.states[np.array([i])].all(atom.needs)
@@ -170,10 +176,10 @@ class Reader:
             else:
                 state, context = self.states.one(i, atom.needs)
                 columns = check(_add_axis(atom.fn(state, *(a[i] for a in actions), **context)))
-            return tuple(c[0] for c in columns)
+            return columns
         except Exception as error:  # whatever a rule does wrong, no action may pass because of it
             self.fail(i, atom, _words(error))
-            return blank
+            return tuple(b[None] for b in blank)
 
     def convex_set(self, atom: Atom, dimension: int) -> ConvexSet:
         """The batch of sets a structured rule describes; sets of failed states are unbounded."""
@@ -191,7 +197,9 @@ class Reader:
     def margin_in(self, row: int, atom: Atom, action: np.ndarray) -> float:
         """The margin of a rule that answers by action, at one action in one state; NaN where the rule failed."""
         every = read_only(np.broadcast_to(action, (self.states.count, *np.shape(action))))
-        return float(self._call_one(atom, _margins(atom), (np.array(np.nan),), row, (every,))[0]) - atom.shift
+        return (
+            float(self._call_one(atom, _margins(atom), (np.array(np.nan),), row, (every,))[0][0]) - atom.shift
+        )
 
     def table(self, atom: Atom, shape: Callable[[np.ndarray, bool], np.ndarray], n: int) -> np.ndarray:
         """Margins of a rule that answers for all actions [B, n]; NaN where it failed.

@@ -2,6 +2,4 @@
 
 from rlpd_gx.guards.base import Guard
 
-GUARD = Guard(
-    "guardian", mode="enforce", learner={"backup": "project", "actor": "projected", "execution": "project"}
-)
+GUARD = Guard("guardian", mode="enforce", settings={"backup": "project", "execution": "project"})

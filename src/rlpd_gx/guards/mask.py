@@ -2,4 +2,4 @@
 
 from rlpd_gx.guards.base import Guard
 
-GUARD = Guard("mask", mode="enforce", learner={"backup": "none", "actor": "raw", "execution": "resample"})
+GUARD = Guard("mask", mode="enforce", settings={"backup": "none", "execution": "resample"})

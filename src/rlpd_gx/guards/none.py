@@ -2,4 +2,4 @@
 
 from rlpd_gx.guards.base import Guard
 
-GUARD = Guard("none", mode="monitor", learner={"backup": "none", "actor": "raw", "execution": "project"})
+GUARD = Guard("none", mode="monitor", settings={"backup": "none", "execution": "project"})

@@ -2,4 +2,4 @@
 
 from rlpd_gx.guards.base import Guard
 
-GUARD = Guard("shield", mode="enforce", learner={"backup": "none", "actor": "raw", "execution": "project"})
+GUARD = Guard("shield", mode="enforce", settings={"backup": "none", "execution": "project"})

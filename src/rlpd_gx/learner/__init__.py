@@ -6,21 +6,33 @@ from typing import TYPE_CHECKING, Any
 from rlpd_gx.config import LearnerConfig
 
 if TYPE_CHECKING:
+    from rlpd_gx.learner.adam import Diverged
     from rlpd_gx.learner.protocol import Learner
-    from rlpd_gx.learner.sac import Diverged, Sac, trainable_devices
+    from rlpd_gx.learner.q_learner import QLearner, trainable_devices
     from rlpd_gx.learner.sac_continuous import SacContinuous
     from rlpd_gx.learner.sac_discrete import SacDiscrete
+    from rlpd_gx.learner.soft_discrete import SoftDiscrete
 
 _HOME = {  # loaded on first use: settings can be listed without torch
-    "Diverged": "sac",
+    "Diverged": "adam",
     "Learner": "protocol",
-    "Sac": "sac",
+    "QLearner": "q_learner",
     "SacContinuous": "sac_continuous",
     "SacDiscrete": "sac_discrete",
-    "trainable_devices": "sac",
+    "SoftDiscrete": "soft_discrete",
+    "trainable_devices": "q_learner",
 }
 
-__all__ = ["Diverged", "Learner", "LearnerConfig", "Sac", "SacContinuous", "SacDiscrete", "trainable_devices"]
+__all__ = [
+    "Diverged",
+    "Learner",
+    "LearnerConfig",
+    "QLearner",
+    "SacContinuous",
+    "SacDiscrete",
+    "SoftDiscrete",
+    "trainable_devices",
+]
 
 
 def __getattr__(name: str) -> Any:

@@ -3,8 +3,9 @@
 import math
 import os
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
+from typing import Any, TypeVar
 
 import gymnasium as gym
 import numpy as np
@@ -13,6 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from rlpd_gx.errors import GxError
+from rlpd_gx.files import user_cache
 from rlpd_gx.trees import named_leaves
 
 LARGEST = 10.0  # standard deviations: clips inputs far outside the range that calibration saw
@@ -21,6 +23,7 @@ SMALLEST_SPREAD = 1e-5  # a standard deviation below this is rounding error
 
 LEAVES = gym.spaces.Box | gym.spaces.Discrete | gym.spaces.MultiDiscrete | gym.spaces.MultiBinary
 Observed = Tensor | Mapping[str, Tensor]
+Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 class Ensemble(nn.Module):
@@ -130,11 +133,12 @@ class PixelEncoder(nn.Module):
 Encoder = FlatEncoder | PixelEncoder
 
 
-def compile_in_place(module: nn.Module, device: torch.device) -> None:
-    """Compile a module with torch; its parameters and their names stay."""
+def compiled(function: Function, device: torch.device) -> Function:
+    """The function as one graph of torch; what was compiled is kept for later processes."""
     if device.type == "cpu" and not any(map(shutil.which, (os.environ.get("CXX", ""), "g++", "clang++"))):
         raise GxError("compile needs a C++ compiler, and there is no g++ or clang++; leave the setting out")
-    module.compile(dynamic=False)
+    os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(user_cache("compiled")))
+    return torch.compile(function, fullgraph=True, dynamic=False)  # type: ignore[return-value]
 
 
 def encoder_for(space: gym.Space, generator: torch.Generator) -> Encoder:

@@ -2,9 +2,9 @@
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import gymnasium as gym
 import numpy as np
@@ -22,6 +22,9 @@ from rlpd_gx.types import Array, Observation
 
 RESAMPLES = 16  # draws for `resample`; if none is allowed, the Guardian projects the first
 LOG_STD = (-20.0, 2.0)
+FIRST_VALUES = (
+    0.01  # scale of a soft policy's untrained values: they are much smaller than alpha, so it is uniform
+)
 
 
 class PolicyNetwork(nn.Module, ABC):
@@ -44,8 +47,7 @@ class PolicyNetwork(nn.Module, ABC):
         super().__init__()
         self.config, self.spec, self.device = config, spec, torch.device(device)
         self.encoder = encoder
-        sizes = (encoder.features, *config.hidden_sizes, outputs)
-        self.actor = Ensemble(1, sizes, layer_norm=False, generator=initial)
+        self.actor = self._network((encoder.features, *config.hidden_sizes, outputs), initial)
         self.generator = torch.Generator(self.device).manual_seed(seed)
         self.to(self.device)
 
@@ -62,6 +64,9 @@ class PolicyNetwork(nn.Module, ABC):
         features = self.encode(self.tensors(observation))
         safe_set = safe_set if self.config.execution == "resample" else None
         return self._act(features, safe_set, explore, generator or self.generator)
+
+    def _network(self, sizes: Sequence[int], initial: torch.Generator) -> Ensemble:
+        return Ensemble(1, sizes, layer_norm=False, generator=initial)
 
     def encode(self, observation: Observed) -> Tensor:
         """Features [B, f] of observations, without gradient."""
@@ -102,6 +107,10 @@ class CategoricalPolicy(PolicyNetwork):
         """[B, n]."""
         return self.actor(features)[0]
 
+    def index(self, action: Tensor) -> Tensor:
+        """Actions [B] as columns [B, 1] of logits and values."""
+        return (action.long() - self.start)[:, None]
+
     def allowed(self, safe_set: Array | None) -> Tensor | None:
         """Which actions each state allows [B, n] bool; None where there are no safe sets."""
         if safe_set is None or self.spec is None:
@@ -120,6 +129,32 @@ class CategoricalPolicy(PolicyNetwork):
         else:
             choice = probability.argmax(dim=-1)
         return choice.cpu().numpy() + self.start
+
+
+class SoftPolicy(CategoricalPolicy):
+    """The softmax of the critics over alpha: its network is the ensemble of critics, not an actor."""
+
+    log_temperature: nn.Parameter
+
+    def __init__(self, config: LearnerConfig, *args: Any, **options: Any) -> None:
+        super().__init__(config, *args, **options)
+        first = torch.tensor(math.log(config.temperature), device=self.device)
+        self.log_temperature = nn.Parameter(first)
+
+    def _network(self, sizes: Sequence[int], initial: torch.Generator) -> Ensemble:
+        config = self.config
+        network = Ensemble(config.ensemble_size, sizes, layer_norm=config.layer_norm, generator=initial)
+        network.weights[-1].data.mul_(FIRST_VALUES)
+        return network
+
+    def logits(self, features: Tensor) -> Tensor:
+        """[B, n]."""
+        return self.soft(self.actor(features))
+
+    def soft(self, q: Tensor) -> Tensor:
+        """Logits [B, n] of values [N, B, n]: their mean (or minimum) over alpha."""
+        value = q.mean(dim=0) if self.config.actor_value == "mean" else q.amin(dim=0)
+        return value / self.log_temperature.detach().exp()
 
 
 class Draw(NamedTuple):
@@ -223,7 +258,8 @@ def restored(
     encoder = encoder_for(observation_space, initial)
     policy: PolicyNetwork
     if isinstance(action_space, gym.spaces.Discrete):
-        policy = CategoricalPolicy(config, encoder, action_space, spec, initial=initial, seed=seed)
+        kind = SoftPolicy if config.actor == "auto" else CategoricalPolicy
+        policy = kind(config, encoder, action_space, spec, initial=initial, seed=seed)
     else:
         assert isinstance(action_space, gym.spaces.Box)
         policy = GaussianPolicy(config, encoder, action_space, spec, initial=initial, seed=seed)

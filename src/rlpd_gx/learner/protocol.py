@@ -14,6 +14,7 @@ class Learner(Protocol):
 
     config: LearnerConfig
     device: torch.device
+    log_temperature: torch.Tensor
 
     def act(
         self,

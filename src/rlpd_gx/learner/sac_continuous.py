@@ -1,5 +1,6 @@
 """SAC for actions in a bounded box: a tanh-Gaussian policy, and critics of single actions."""
 
+from dataclasses import replace
 from typing import NamedTuple
 
 import gymnasium as gym
@@ -48,6 +49,8 @@ class SacContinuous(Sac[GaussianPolicy, NextActions]):
                 config, encoder, action_space, safe_set_spec, initial=initial, seed=seed, device=device
             )
 
+        if config.actor == "auto":
+            config = replace(config, actor="raw" if config.backup == "none" else "projected")
         self.target_entropy = (
             config.target_entropy if isinstance(config.target_entropy, float) else TARGET_ENTROPY
         )
@@ -67,7 +70,7 @@ class SacContinuous(Sac[GaussianPolicy, NextActions]):
     def _values(self, features: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
         normalised = self.policy.normalised(action)
         taken = self._q(self.critic, features, normalised)
-        if not self.config.ood_penalty:
+        if not self.config.ood_weight:
             return taken, taken[..., None][..., :0]
         shape = (OOD_ACTIONS, *normalised.shape)
         anywhere = torch.rand(shape, generator=self.generator, device=self.device) * 2 - 1
@@ -123,15 +126,14 @@ class SacContinuous(Sac[GaussianPolicy, NextActions]):
                 counts = self.policy.contains(sets, action)
             metrics["forbidden_mass"] = (distance > 0).float().mean()
         value = self._actor_q(features, executed) * counts
+        if self.costs is not None:
+            value = value + self.costs.multiplier * self.costs.learner._actor_q(features, executed) * counts
         metrics["value_scale"] = value.detach().abs().mean()
         excess = -log_density.detach() - self.target_entropy * self.policy.dimension
         return (self.temperature * log_density + penalty - value).mean(), excess, metrics
 
     def _actor_q(self, features: Tensor, action: Tensor) -> Tensor:
-        self.critic.requires_grad_(False)  # this loss trains the actor alone
-        value = self._for_actor(self._q(self.critic, features, action))
-        self.critic.requires_grad_(True)
-        return value
+        return self._for_actor(self._q(self.critic, features, action))
 
     def _probability(self, features: Tensor, action: Tensor, safe_set: Array) -> Tensor:
         return (self._log_likelihood(features, action) / self.policy.dimension).exp()

@@ -33,7 +33,7 @@ class Loaded:
 
 
 class Checkpoints:
-    """The checkpoints of one run in a folder of their own: the newest `keep`, each a folder by itself.
+    """The checkpoints of one run in a folder of their own: the newest `keep` and milestones, each a folder by itself.
 
     A state is a nested dict (or list) of torch tensors, numpy arrays and JSON values; tuples come back as lists.
     A checkpoint holds its tensors and arrays in one safetensors file, the rest in `state.json`, and the sha256 of
@@ -47,10 +47,17 @@ class Checkpoints:
         self._keep = keep
         self._damaged: set[Path] = set()  # found by `load`; they give way to the next one that is saved
 
-    def save(self, step: int, state: JsonMapping, files: Mapping[Path, str] | None = None) -> None:
+    def save(
+        self,
+        step: int,
+        state: JsonMapping,
+        files: Mapping[Path, str] | None = None,
+        milestones: Iterable[int] = (),
+    ) -> None:
         """Write a checkpoint, then remove those beyond `keep`; or leave all as it was, and raise.
 
         `files` are files outside that the state needs, with their sha256 (`Segments.files`): `load` checks them.
+        The first checkpoint at or after each of the steps `milestones` is kept too.
         """
         tensors: dict[str, torch.Tensor] = {}
         tree = _without_tensors(state, "", tensors)
@@ -74,11 +81,19 @@ class Checkpoints:
                 "resume the run: the checkpoints before are untouched"
             ) from error
         complete = [path for path in self._all() if path not in self._damaged]
-        self._remove([*self._damaged, *complete[self._keep :]])
+        after = [[path for path in complete if _step(path) >= milestone] for milestone in milestones]
+        kept = {*complete[: self._keep], *(min(paths, key=_step) for paths in after if paths)}
+        self._remove([*self._damaged, *(path for path in complete if path not in kept)])
         self._damaged.clear()
 
-    def load(self, device: str | torch.device = "cpu") -> Loaded:
-        """The newest checkpoint that is whole, its tensors on this device; arrays come back as arrays."""
+    def load(self, device: str | torch.device = "cpu", step: int | None = None) -> Loaded:
+        """The newest checkpoint that is whole, or that of a step; tensors on this device, arrays as arrays."""
+        if step is not None:
+            paths = {_step(path): path for path in reversed(self._all())}
+            if step not in paths:
+                there = ", ".join(f"{known:,}" for known in sorted(paths)) or "none"
+                raise GxError(f"{self.folder} holds no checkpoint of step {step:,}; there are: {there}")
+            return Loaded(*self._read(paths[step], device), ())
         notes: list[str] = []
         for path in self._all():
             try:
@@ -143,6 +158,10 @@ class Checkpoints:
 
 def _number(path: Path) -> int:
     return int(path.name.partition("-")[0])
+
+
+def _step(path: Path) -> int:
+    return int(path.name.rpartition("-")[2])
 
 
 def _manifest(inside: Mapping[str, str], outside: Mapping[str, str]) -> Json:

@@ -6,6 +6,7 @@ import gymnasium as gym
 import numpy as np
 
 from rlpd_gx import trees
+from rlpd_gx.envs.actions import ActionView
 from rlpd_gx.envs.description import learner_view
 from rlpd_gx.errors import GxError
 from rlpd_gx.guardian import GuardedEnv
@@ -13,6 +14,8 @@ from rlpd_gx.rules import Lookahead
 from rlpd_gx.safe_sets import SafeSet
 from rlpd_gx.trees import Json, Tree
 from rlpd_gx.types import Action, Array, Episode, Observation, Status, Transition
+
+HUMAN_ACTION = "intervene_action"  # in `info`, as the wrappers of HIL-SERL report it
 
 
 class Member:
@@ -27,6 +30,7 @@ class Member:
         """Set the counts to zero."""
         self.score, self.length, self.corrections, self.unsafe_events = 0.0, 0, 0, 0
         self.success_steps: int | None = None
+        self.human_steps = 0
 
     def reset(self, seed: int | None = None) -> None:
         """Begin an episode."""
@@ -50,6 +54,7 @@ class Member:
         success = info.get("success", info.get("is_success"))  # as robotics environments name it
         if success is not None:
             self.success_steps = (self.success_steps or 0) + bool(success)
+        self.human_steps += HUMAN_ACTION in info
         return float(reward), bool(terminated), bool(truncated), info
 
     def finish(self) -> Episode:
@@ -60,7 +65,7 @@ class Member:
 
     def counts(self) -> Json:
         """The running counts, for a checkpoint."""
-        names = ("score", "length", "corrections", "unsafe_events", "success_steps")
+        names = ("score", "length", "corrections", "unsafe_events", "success_steps", "human_steps")
         return {name: getattr(self, name) for name in names}
 
     @property
@@ -93,6 +98,7 @@ class Environments:
     ) -> None:
         self.members = [Member(env, i) for i, env in enumerate(envs)]
         self.encode, self.stack, self.example = encode, stack, example
+        self.actions = ActionView(envs[0].action_space)
         self.finished: list[Episode] = []
         """Episodes that ended in the last step."""
 
@@ -141,12 +147,15 @@ class Environments:
 
     def _step(self, member: Member, proposed: Action, known: Array | None) -> Json:
         """One environment's part of a transition."""
+        proposed = self.actions.executed(proposed)
         reward, terminated, truncated, info = member.step(proposed)
         verdict, executed = info.get("guardian"), "guardian_stop" not in info
         action = proposed if verdict is None else verdict.action
         regular = verdict is not None and verdict.status in (Status.ALLOWED, Status.PROJECTED)
         if known is None or not regular:
-            found = verdict.safe_set if verdict is not None and regular else None
+            found = None
+            if verdict is not None and regular and verdict.safe_set is not None:
+                found = verdict.safe_set.knowing(np.ravel(verdict.suggestion))
             known = self.encode(self._or_only(found, action))
         final = np.zeros_like(known)
         if truncated and executed:  # a truncated state is bootstrapped from
@@ -154,10 +163,13 @@ class Environments:
         if info.get("game_over", terminated or truncated) or truncated:
             self.finished.append(member.finish())
         margin = np.nan if verdict is None else verdict.executed_margin
+        if HUMAN_ACTION in info:  # a person took over inside the environment: that is what ran
+            action, margin = np.asarray(info[HUMAN_ACTION], np.asarray(action).dtype), np.nan
         return {
-            "executed_action": action, "reward": np.float32(reward), "terminated": terminated, "truncated": truncated,
-            "safe_set": known, "next_safe_set": final, "margin": np.float32(margin),
-            "unsafe_event": bool(info.get("unsafe_event", False)), "executed": executed, "verdicts": verdict,
+            "executed_action": self.actions.chosen(action), "reward": np.float32(reward),
+            "terminated": terminated, "truncated": truncated, "safe_set": known, "next_safe_set": final,
+            "margin": np.float32(margin), "unsafe_event": bool(info.get("unsafe_event", False)),
+            "executed": executed, "verdicts": verdict,
         }  # fmt: skip
 
     def _or_only(self, safe_set: SafeSet | None, action: Action) -> SafeSet | None:
@@ -165,6 +177,7 @@ class Environments:
         if self.example is None:
             return None
         here = np.asarray(action)
+        here = here.ravel() if here.ndim > 1 else here  # safe sets are of flat actions
         if safe_set is None or bool(np.all(safe_set.nearest(here).empty)):
             return self.example.only(here)
         return safe_set

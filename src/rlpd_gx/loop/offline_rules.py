@@ -192,6 +192,6 @@ def _guardian(world: gym.Env, rules: str, live_state: str) -> tuple[Guardian, An
 
 def _not_finite() -> GxError:
     return GxError(
-        "these rules have no finite description (predicates and margins of continuous actions have none), so "
-        "their safe sets cannot be stored; write them as bounds or constraints"
+        "what these predicates or margins of continuous actions read cannot be stored as numbers, so their safe sets "
+        "cannot either; write them as bounds or constraints"
     )

@@ -10,17 +10,17 @@ from rlpd_gx import settings
 from rlpd_gx.envs import snapshots
 from rlpd_gx.errors import GxError
 from rlpd_gx.guardian import GuardedEnv
-from rlpd_gx.learner import Sac
+from rlpd_gx.learner import QLearner
 from rlpd_gx.loop.checkpoint import Checkpoints, Loaded
 from rlpd_gx.loop.environments import Environments, Member
 from rlpd_gx.loop.evaluate import Evaluation
 from rlpd_gx.loop.guard_identity import GuardIdentity
 from rlpd_gx.loop.run_folder import Logs, RunFolder
-from rlpd_gx.loop.task import Task
+from rlpd_gx.loop.task import Counting, Task
 from rlpd_gx.loop.train import Trainer, Watcher
 from rlpd_gx.replay.segments import Segments
 
-FORMAT = 1
+FORMAT = 2
 """Changes with what a checkpoint holds: one of another format is refused, never reinterpreted."""
 
 
@@ -38,7 +38,13 @@ class Saver:
         """Write a checkpoint, or leave the last one as it was."""
         self.segments.append(trainer.online)
         state = self.bound_to(trainer.task) | {"logs": self.logs(trainer.task).state()}
-        self.checkpoints.save(trainer.step, state | _state(trainer, self.segments), files=self.segments.files)
+        total = trainer.task.config.run.steps
+        self.checkpoints.save(
+            trainer.step,
+            state | _state(trainer, self.segments),
+            files=self.segments.files,
+            milestones=[total // 4, total // 2, 3 * total // 4],  # to fork from
+        )
         self.segments.prune({path.name for path in self.checkpoints.files()})
 
     def logs(self, task: Task) -> Logs:
@@ -67,7 +73,10 @@ class Saver:
 
 
 def resume(
-    path: Path, watchers: tuple[Watcher, ...] = (), steps: int | None = None
+    path: Path,
+    watchers: tuple[Watcher, ...] = (),
+    steps: int | None = None,
+    counting: Counting | None = None,
 ) -> tuple[Trainer, Saver, list[str]]:
     """The trainer of a run folder as it was at its newest good checkpoint, and what there is to say of it.
 
@@ -76,9 +85,13 @@ def resume(
     folder, config = RunFolder.resume(path)
     if steps is not None:
         config = settings.with_values(config, {"steps": steps}, "--steps")
-    saver, task = Saver(folder), Task(config)
+    saver, task = Saver(folder), Task(config, counting)
     logs = saver.logs(task)
     if not saver.checkpoints.exist():  # killed before the first one was complete
+        if origin := folder.asked().get("forked_from"):
+            raise GxError(
+                f"{path}: was stopped before it held what {origin} had learned; fork that once more"
+            )
         logs.cut(None)
         trainer = Trainer(task, folder, watchers)
         trainer.begin()
@@ -100,8 +113,15 @@ def resume(
     notes = [*loaded.notes, *logs.check(state["logs"])]
     trainer = Trainer(task, folder, watchers)
     logs.cut(state["logs"])  # after the audits have said that they begin: they go on instead
-    trainer.learner.load_state(state["learner"])
     saver.segments.restore(trainer.online, state["segments"], state["ring"])
+    return trainer, saver, [*notes, *restore(trainer, state)]
+
+
+def restore(trainer: Trainer, state: dict[str, Any]) -> list[str]:
+    """Make a new trainer what another was when it was saved, but for its replay buffer; what there is to say of it."""
+    notes: list[str] = []
+    trainer.learner.load_state(state["learner"])
+    trainer.guard.load_state(state["guard_state"])
     trainer.hybrid.load_state(state["hybrid"])
     trainer.generator.bit_generator.state = state["generator"]
     trainer.window.load_state(state["window"])
@@ -118,7 +138,7 @@ def resume(
         here = np.arange(len(sets)) == i
         trainer.online.complete(np.tile(sets[i], (len(sets), 1)), where=here)
         trainer.begin_episodes(here)
-    return trainer, saver, notes
+    return notes
 
 
 def last_saved(path: Path) -> tuple[RunFolder, Task, Loaded]:
@@ -164,6 +184,7 @@ def _state(trainer: Trainer, segments: Segments) -> dict[str, Any]:
     evaluation = trainer.last_evaluation
     return {
         "learner": trainer.learner.state(),
+        "guard_state": trainer.guard.state(),
         "segments": segments.names,
         "ring": trainer.online.state()[1],
         "hybrid": trainer.hybrid.state(),
@@ -213,9 +234,16 @@ def _restore_member(trainer: Trainer, member: Member, saved: dict[str, Any]) -> 
     return [f"the episode of environment {member.index} starts over: {why}"]
 
 
-def load_learner(path: Path) -> tuple[Sac, Environments]:
-    """The learner of a run as it was last saved, and one member of its environment to play in."""
+def trained(path: Path) -> tuple[QLearner, Task]:
+    """The learner of a run as it was last saved, and its task with what the guard has learned."""
     _, task, loaded = last_saved(path)
     learner = task.learner()
     learner.load_state(loaded.state["learner"])
+    task.guard.load_state(loaded.state["guard_state"])
+    return learner, task
+
+
+def load_learner(path: Path) -> tuple[QLearner, Environments]:
+    """The learner of a run as it was last saved, and one member of its environment to play in."""
+    learner, task = trained(path)
     return learner, task.environments([task.make_env(evaluation=True)])

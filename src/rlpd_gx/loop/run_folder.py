@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 from rlpd_gx import settings
 from rlpd_gx.config import Config
 from rlpd_gx.errors import GxError
-from rlpd_gx.files import write_json
+from rlpd_gx.files import append_line, write_json
 
 fcntl: ModuleType | None
 try:
@@ -23,6 +23,8 @@ except ImportError:  # Windows: a folder is not locked there
     fcntl = None
 
 PACKAGES = ("rlpd-gx", "torch", "numpy", "gymnasium", "mujoco", "ale-py", "gymnasium-robotics", "highway-env")
+
+ORIGIN = ("command", "forked_from")  # in config.json beside the settings
 
 
 class RunFolder:
@@ -37,7 +39,7 @@ class RunFolder:
         self._lock: Lock | None = None
 
     @classmethod
-    def create(cls, path: Path, config: Config, command: str) -> "RunFolder":
+    def create(cls, path: Path, config: Config, command: str, forked_from: str = "") -> "RunFolder":
         """A new folder; one that holds a run already is refused."""
         folder = cls(path)
         try:
@@ -48,15 +50,15 @@ class RunFolder:
         if (path / "config.json").exists():
             raise GxError(f"{path}: holds a run already; go on with --resume, or choose another --out")
         folder.write("versions.json", _versions())
-        folder.write("config.json", settings.flat(config) | {"command": command})
+        origin = {"forked_from": forked_from} if forked_from else {}
+        folder.write("config.json", settings.flat(config) | {"command": command} | origin)
         return folder
 
     @classmethod
     def open(cls, path: Path) -> tuple["RunFolder", Config]:
         """A folder that holds a run, to be read, and its config."""
         folder = cls(path)
-        values = folder.asked()
-        values.pop("command", None)
+        values = {name: value for name, value in folder.asked().items() if name not in ORIGIN}
         return folder, settings.from_flat(values, str(path / "config.json"))
 
     @classmethod
@@ -73,7 +75,7 @@ class RunFolder:
         self._lock = None
 
     def asked(self) -> dict[str, Any]:
-        """What config.json says: every setting, and the command."""
+        """What config.json says: every setting, the command, and what the run was forked from."""
         return self.read("config.json")
 
     @property
@@ -102,14 +104,7 @@ class RunFolder:
     def log(self, kind: str, step: int, **values: Any) -> None:
         """Append a row of metrics. Nothing in it depends on the clock."""
         row = {"kind": kind, "step": step, **values}
-        path = self.path / "metrics.jsonl"
-        try:
-            with path.open("ab+") as file:
-                if file.tell() and (file.seek(-1, os.SEEK_END), file.read(1))[1] != b"\n":
-                    file.write(b"\n")  # a row that was cut short must not swallow this one
-                file.write((json.dumps(row) + "\n").encode())
-        except OSError as error:
-            raise GxError(f"{path}: cannot be written: {error.strerror}") from None
+        append_line(self.path / "metrics.jsonl", json.dumps(row))
 
 
 class Logs:
@@ -155,6 +150,10 @@ class Logs:
                 os.truncate(path, min(size, path.stat().st_size))
 
 
+class Busy(GxError):
+    """Another process is writing a run folder."""
+
+
 class Lock:
     """The right to write into a run folder; a process that ends, however it ends, gives it back."""
 
@@ -182,7 +181,7 @@ class Lock:
         except BlockingIOError:
             holder = os.pread(handle, 32, 0).decode(errors="replace").strip() or "unknown"
             os.close(handle)
-            raise GxError(
+            raise Busy(
                 f"{folder}: process {holder} is writing this run; wait until it ends, or stop it first"
             ) from None
         except OSError as error:

@@ -13,12 +13,20 @@ import torch
 
 from rlpd_gx import guards, schedules, trees
 from rlpd_gx.config import Config, LearnerConfig
+from rlpd_gx.envs.actions import ActionView
 from rlpd_gx.envs.description import describe, learner_space
 from rlpd_gx.envs.making import make
 from rlpd_gx.errors import GxError
 from rlpd_gx.guardian import GuardedEnv, Guardian
 from rlpd_gx.guardian.named import guard_options
-from rlpd_gx.learner import Learner, Sac, SacContinuous, SacDiscrete, trainable_devices
+from rlpd_gx.learner import (
+    Learner,
+    QLearner,
+    SacContinuous,
+    SacDiscrete,
+    SoftDiscrete,
+    trainable_devices,
+)
 from rlpd_gx.loading import load
 from rlpd_gx.loop import offline_rules
 from rlpd_gx.loop.environments import Environments
@@ -31,34 +39,69 @@ from rlpd_gx.safe_sets import SafeSet, Spec
 from rlpd_gx.trees import DType, Json, Tree
 from rlpd_gx.types import Array
 
+Counting = Callable[[gym.Env, str], gym.Env]
+
 
 @dataclass(frozen=True)
 class Task:
     """What a config stands for. Nothing is made before it is asked for."""
 
     config: Config
+    counting: Counting | None = None
+    """Puts a counter between guard and environment, given the environment and the name of the rules."""
 
-    def make_env(self, *, evaluation: bool = False, audit: Path | None = None) -> gym.Env:
-        """One environment behind its guard; without rules, the bare environment."""
-        return self._guarded(evaluation=evaluation, audit=audit)[0]
+    def make_env(self, *, evaluation: bool = False, audit: Path | None = None, rules: Any = None) -> gym.Env:
+        """One environment behind its guard; without rules, the bare environment. `rules` replace those of the task."""
+        return self._guarded(evaluation=evaluation, audit=audit, rules=rules)[0]
 
-    def _guarded(self, *, evaluation: bool = False, audit: Path | None = None) -> tuple[gym.Env, Any, Json]:
+    def _guarded(
+        self, *, evaluation: bool = False, audit: Path | None = None, rules: Any = None
+    ) -> tuple[gym.Env, Any, Json]:
         """An environment behind its guard, its rules and the options of the guard."""
         run = self.config.run
-        kwargs = run.env_kwargs | (dict(describe(run.env).evaluation_kwargs) if evaluation else {})
+        kwargs = self.env_kwargs | (dict(describe(run.env).evaluation_kwargs) if evaluation else {})
         env = make(run.env, **kwargs)
         if not run.rules:
             return env, None, {}
         if run.rules_state:
             load(run.rules_state, "rules-state")  # an error names the flag of this command
-        rules, options = guard_options(env, run.rules, run.rules_state)
+        named, options = guard_options(env, run.rules, run.rules_state)
+        rules = named if rules is None else rules
+        if self.counting is not None:
+            env = self.counting(env, run.rules)
         file = None if audit is None else str(audit)
         return self.guard.environment(env, rules, audit=file, **options), rules, options
 
     @property
+    def env_kwargs(self) -> Json:
+        """Options of the training environments."""
+        run = self.config.run
+        return dict(describe(run.env).training_kwargs) | run.env_kwargs
+
+    @cached_property
     def guard(self) -> guards.Guard:
-        """What `--guard` chose."""
-        return guards.find(self.config.run.guard)
+        """What `--guard` chose, with a state of its own."""
+        return guards.find(self.config.run.guard).begin(
+            self.config.run.seed, watched=self.watches_unsafe_events
+        )
+
+    @property
+    def watches_unsafe_events(self) -> bool:
+        """Whether anything looks for unsafe events: without that, having seen none means nothing."""
+        run = self.config.run
+        beside = getattr(load(run.rules, "rules")[1], "unsafe_event", None) if run.rules else None
+        return beside is not None or describe(run.env).reports_unsafe_events
+
+    @property
+    def learns_offline(self) -> bool:
+        """Whether any minibatch may hold offline rows."""
+        run = self.config.run
+        return bool(run.offline) and (run.warm_start_updates > 0 or not self.online_only)
+
+    @property
+    def online_only(self) -> bool:
+        """Whether minibatches of the run (after a warm start) hold online rows alone."""
+        return not self.config.run.offline or self.config.data.online_ratio == (1.0,)
 
     @cached_property
     def example(self) -> "Example":
@@ -70,7 +113,7 @@ class Task:
         safe_set = env.safe_set() if isinstance(env, GuardedEnv) else None
         example = Example(
             observation_space=learner_space(env.observation_space),
-            action_space=env.action_space,
+            actions=ActionView(env.action_space),
             stack=int(getattr(env.unwrapped, "frame_stack", 1)),
             guardian=env.guardian if isinstance(env, GuardedEnv) else None,
             safe_set=safe_set,
@@ -96,7 +139,7 @@ class Task:
         """How a row of experience is stored."""
         example = self.example
         code = np.zeros(0, np.uint8) if example.safe_set is None else np.asarray(example.safe_set.encode())
-        action = example.action_space
+        action = example.actions.learner_space
         return Layout(
             observation=_frame_dtypes(example.observation_space, example.stack),
             action=np.dtype((np.int64, ())) if isinstance(action, gym.spaces.Discrete) else _dtype(action),
@@ -119,7 +162,9 @@ class Task:
         options: Json = {}
         live = None
         if not is_dataset(source) and formats.detect(source) == "action_log":
-            options |= describe(run.env).replay_options
+            about = describe(run.env)
+            options |= about.replay_options
+            options |= {name: self.env_kwargs[name] for name in about.replayed_kwargs}
             if run.rules:
                 live = offline_rules.while_replayed(
                     source, None, run.rules, run.env, env_kwargs=run.env_kwargs, live_state=run.rules_state
@@ -128,10 +173,10 @@ class Task:
             source,
             options=options,
             where=run.offline_where,
-            actions=ActionRange.of_space(example.action_space),
+            actions=ActionRange.of_space(example.actions.space),
             live_safe_sets=live,
         )
-        if run.rules:
+        if run.rules and not self.unbacked_rules:
             state = run.offline_state or None
             data = offline_rules.with_rules(
                 data,
@@ -143,7 +188,7 @@ class Task:
                 live_state=run.rules_state,
                 state_flag="--offline-state",
             )
-        return data.in_layout(self.layout)
+        return self.guard.offline(data.with_actions(example.actions.chosen).in_layout(self.layout))
 
     def environments(self, envs: Sequence[gym.Env]) -> Environments:
         """Environments of this task, stepped together."""
@@ -166,38 +211,38 @@ class Task:
         config = self.config.learner
         if not self.unbacked_rules:
             return config
-        return replace(
-            config, backup="none", actor="clone" if config.actor == "clone" else "raw", execution="project"
-        )
+        actor = config.actor if config.actor in ("auto", "clone") else "raw"
+        return replace(config, backup="none", actor=actor, execution="project")
 
     @property
     def unbacked_rules(self) -> tuple[str, ...]:
-        """Rules that hold at execution but not in the backup: their safe sets have no finite description."""
+        """Rules that hold at execution but not in the backup: what they read cannot be stored to ask them again."""
         example = self.example
         if example.guardian is None or example.safe_set is not None:
             return ()
         return example.guardian.names
 
-    def learner(self) -> Sac:
-        """A new learner for these spaces."""
+    def learner(self) -> QLearner:
+        """A new learner for these spaces, as the guard uses it."""
+        return self.guard.learner(self._learner(), self.example.actions.learner_space)
+
+    def _learner(self) -> QLearner:
         example, config = self.example, self.learner_config
         common: Json = {
             "safe_set_spec": example.spec,
             "seed": self.config.run.seed,
             "device": self.device(),
         }
-        if isinstance(example.action_space, gym.spaces.Discrete):
-            return SacDiscrete(
-                config, example.observation_space, example.action_space, embedding=example.embedding, **common
-            )
-        if isinstance(example.action_space, gym.spaces.Box):
-            return SacContinuous(config, example.observation_space, example.action_space, **common)
-        raise GxError(f"the Learner acts in Discrete and Box spaces, not {example.action_space}")
+        space = example.actions.learner_space
+        if isinstance(space, gym.spaces.Discrete):
+            kind = SoftDiscrete if config.actor == "auto" else SacDiscrete
+            return kind(config, example.observation_space, space, embedding=example.embedding, **common)
+        return SacContinuous(config, example.observation_space, space, **common)
 
     def sampler(self, learner: Learner) -> samplers.Sampler:
         """Which rows make a minibatch."""
         name = self.config.data.sampler
-        if name == "tree-backup" and not isinstance(self.example.action_space, gym.spaces.Discrete):
+        if name == "tree-backup" and not self.example.actions.discrete:
             raise GxError("--sampler tree-backup needs discrete actions; choose span or span-cut")
         make: dict[str, Callable[[], samplers.Sampler]] = {
             "uniform": samplers.Uniform,
@@ -213,6 +258,10 @@ class Task:
         """DSS or a comparator: the online fraction of a minibatch at each step."""
         run, data = self.config.run, self.config.data
         if not run.offline:
+            if data.online_ratio[0] == 0:
+                raise GxError(
+                    "an online_ratio of 0 learns from offline data, and there is none: give --offline"
+                )
             return schedules.Constant(1.0)
         if len(data.online_ratio) == 1:
             return schedules.Constant(data.online_ratio[0])
@@ -232,7 +281,8 @@ class Example:
     """What one environment of the task looks like."""
 
     observation_space: gym.Space
-    action_space: gym.Space
+    actions: ActionView
+    """The environment's actions, and those that the Learner chooses from."""
     stack: int
     guardian: Guardian | None
     safe_set: SafeSet | None

@@ -17,10 +17,14 @@ from rlpd_gx import trees
 from rlpd_gx.envs.description import describe
 from rlpd_gx.errors import GxError
 from rlpd_gx.guardian import Audit, GuardedEnv
-from rlpd_gx.learner import Diverged, Learner
+from rlpd_gx.learner import Diverged, QLearner
+from rlpd_gx.learner.inspection import values_and_targets
+from rlpd_gx.learner.q_learner import returns_to_go
 from rlpd_gx.loop.evaluate import Evaluation, count, evaluate
+from rlpd_gx.loop.probes import probe_set
 from rlpd_gx.loop.run_folder import RunFolder
 from rlpd_gx.loop.task import Task
+from rlpd_gx.metrics.values import q_variance, td_error
 from rlpd_gx.replay.hybrid import Hybrid
 from rlpd_gx.replay.ring import Ring
 from rlpd_gx.trees import Json
@@ -54,8 +58,12 @@ class Trainer:
         self.task, self.folder, self.watchers = task, folder, watchers
         self.guard = task.guard
         torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", 1)))  # equal threads give equal numbers
-        self.learner: Learner = task.learner()
-        offline = task.offline
+        self.learner: QLearner = task.learner()
+        offline = task.offline if task.learns_offline else None
+        if offline is not None and task.config.learner.ood_penalty == "calibrated":
+            line = offline.timeline
+            returns = returns_to_go(line.reward, line.is_step, data.gamma)
+            self.learner.data_returns = torch.as_tensor(returns, device=self.learner.device)
         self.online = Ring(task.layout, min(data.buffer_size, run.steps * 2 + 2 * run.num_envs), run.num_envs)
         sampling, proposing = np.random.SeedSequence(run.seed).spawn(2)
         self.hybrid = Hybrid(
@@ -79,6 +87,7 @@ class Trainer:
         self.window = Window()
         self.seconds = {"environment": 0.0, "update": 0.0, "evaluation": 0.0, "checkpoint": 0.0, "total": 0.0}
         self.stop_signal: int | None = None
+        self.probe_set: Batch[Array] | None = None
         self.last_evaluation: Evaluation | None = None
         self.last_score = math.nan
 
@@ -103,7 +112,7 @@ class Trainer:
 
     def propose(self, safe_sets: Array | None) -> Array:
         """Proposed actions [N, ...]."""
-        if self.step < self.random_steps:
+        if self.step < self.first_update and not self.warm_updates:
             return self.random_actions()
         return self.learner.act(self.environments.observation, safe_sets)
 
@@ -115,13 +124,16 @@ class Trainer:
         return self.environments.safe_sets() if asked else None
 
     @property
-    def random_steps(self) -> int:
-        """Steps with random proposals and no update, where there is no offline data to learn from."""
-        return 0 if self.task.offline is not None else max(self.task.config.data.learning_starts, 1)
+    def first_update(self) -> int:
+        """Steps before the first online update: none where offline rows fill the minibatches.
+
+        A policy that was not trained on offline data proposes random actions until then.
+        """
+        return max(self.task.config.data.learning_starts, 1) if self.task.online_only else 0
 
     def due_updates(self) -> int:
         """Blocks of updates that are due in this step."""
-        if self.step < self.random_steps:
+        if self.step < self.first_update or not self.guard.learns:
             return 0
         self.owed_updates += len(self.environments)
         blocks, self.owed_updates = divmod(self.owed_updates, self.task.config.data.update_every)
@@ -133,7 +145,7 @@ class Trainer:
             self.calibrate()
         try:
             progress = min(self.step / max(self.task.config.run.steps, 1), 1.0)
-            self.window.learned(self.learner.update(batch, progress=progress))
+            self.window.learned(self.learner.update(batch, progress=progress) | self.guard.learn(self.hybrid))
         except Diverged as error:
             path = self.folder.path / "diverged.npz"
             minibatch = trees.named_leaves(batch.minibatch(error.minibatch).arrays())
@@ -170,10 +182,9 @@ class Trainer:
 
     def random_actions(self) -> Array:
         """Uniform actions [N, ...]."""
-        space, count = self.task.example.action_space, len(self.environments)
+        space, count = self.task.example.actions.learner_space, len(self.environments)
         if isinstance(space, gym.spaces.Discrete):
             return self.generator.integers(space.n, size=count) + space.start
-        assert isinstance(space, gym.spaces.Box)
         return self.generator.uniform(space.low, space.high, (count, *space.shape)).astype(space.dtype)
 
     # --- around it ---------------------------------------------------------------------------------------
@@ -248,7 +259,15 @@ class Trainer:
                 sample=describe(run.env).sample_in_evaluation,
                 near_miss=self.near_miss,
             )
-        self.report("evaluation", **self.last_evaluation.row())
+        self.report("evaluation", **self.last_evaluation.row(), **self.probed())
+
+    def probed(self) -> Json:
+        """TD error and ensemble variance on the probe set; it is drawn from the offline data, if there is any."""
+        if self.task.offline is None or self.learner.config.actor == "clone" or not self.guard.learns:
+            return {}
+        self.probe_set = self.probe_set or probe_set(self.task)
+        q, target = values_and_targets(self.learner, self.probe_set)
+        return {f"probe_{name}": value for name, value in (td_error(q, target) | q_variance(q)).items()}
 
     def report(self, kind: str, **values: Any) -> None:
         """A row of metrics, to the file and to whoever looks on."""
@@ -274,6 +293,7 @@ class Trainer:
             "evaluation": self.last_evaluation.row(),
             "rules_fingerprint": None if self.task.example.guardian is None else self.task.example.guardian.fingerprint,
             "audit": Audit.total(audits).as_dict() if audits else {},
+            "rules_left_out_of_backup": list(self.task.unbacked_rules),
             "rows": asdict(self.hybrid.counts),
             "simulated_steps": self.environments.simulated_steps + self.evaluation_environment.simulated_steps,
             "seconds": {name: round(value, 3) for name, value in self.seconds.items()},
@@ -287,15 +307,7 @@ class Trainer:
     @property
     def watches_unsafe_events(self) -> bool:
         """Whether anything looks for unsafe events: without that, having seen none means nothing."""
-        watched = describe(self.task.config.run.env).reports_unsafe_events
-        return (
-            watched
-            or self.window.total.unsafe_events > 0
-            or any(
-                isinstance(m.env, GuardedEnv) and m.env.unsafe_event is not None
-                for m in self.environments.members
-            )
-        )
+        return self.task.watches_unsafe_events or self.window.total.unsafe_events > 0
 
     def audits(self) -> list[Audit]:
         """The audit of each guarded environment."""

@@ -1,18 +1,26 @@
-"""Callbacks that observe a training run: progress on the terminal or in a log file, and TensorBoard."""
+"""Callbacks that observe a training run: progress on the terminal or in a log file, TensorBoard and its like."""
 
+import json
 import math
+import os
 import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from importlib import import_module
 from importlib.util import find_spec
-from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
+from rlpd_gx.errors import GxError, missing_extra
 from rlpd_gx.loop.train import Trainer, Watcher
+from rlpd_gx.settings import flat
 from rlpd_gx.trees import Json
 
 if TYPE_CHECKING:
     from rich.progress import Progress as Live
 
-SCALARS = {  # column of a row of metrics -> its name in TensorBoard
+Write = Callable[[Mapping[str, float], int], None]  # named numbers at a step
+SERVICES = {"wandb": "Weights & Biases", "trackio": "Trackio"}  # module, which is also the extra -> name
+SCALARS = {  # column of a row of metrics -> its name in TensorBoard and elsewhere
     ("evaluation", "mean"): "eval/return",
     ("evaluation", "success_rate"): "eval/success_rate",
     ("evaluation", "forbidden_executed"): "eval/forbidden_executed",
@@ -125,13 +133,11 @@ class Speed:
         return (self.last[0] - self.first[0]) / max(self.last[1] - self.first[1], 1e-9)
 
 
-class TensorBoard:
-    """Every number of every row of metrics, and the speed."""
+class Tracker:
+    """Every number of every row of metrics, and the speed, under the names that all sinks share."""
 
-    def __init__(self, folder: Path, step: int = 0) -> None:
-        from torch.utils.tensorboard import SummaryWriter
-
-        self.writer = SummaryWriter(str(folder / "tensorboard"), purge_step=step + 1)
+    def __init__(self, write: Write, close: Callable[[], object]) -> None:
+        self.write, self.close = write, close
         self.speed = Speed()
         self.trainer: Trainer | None = None
 
@@ -144,6 +150,7 @@ class TensorBoard:
         """Write the numbers of a row."""
         watched = self.trainer is not None and self.trainer.watches_unsafe_events
         corrects = self.trainer is not None and self.trainer.corrects
+        named = {}
         for name, value in values.items():
             if (name.startswith("unsafe_event") and not watched) or (
                 name in ("interventions_rate", "corrections_rate") and not corrects
@@ -151,16 +158,69 @@ class TensorBoard:
                 continue
             tag = SCALARS.get((kind, name), f"train/{name}" if kind == "train" else None)
             if tag is not None and isinstance(value, int | float):
-                self.writer.add_scalar(tag, value, step)
+                named[tag] = value
         if kind == "train" and (speed := self.speed.steps_per_second):
-            self.writer.add_scalar("time/steps_per_second", speed, step)
+            named["time/steps_per_second"] = speed
+        if named:
+            self.write(named, step)
 
 
-def trackers(trainer: Trainer) -> tuple[Watcher, ...]:
-    """Where the numbers of a run go beside its own files: TensorBoard, if that is installed."""
-    if find_spec("tensorboard") is None:
-        return ()
-    return (TensorBoard(trainer.folder.path, trainer.step),)
+def tensorboard(trainer: Trainer) -> Tracker:
+    """Into `tensorboard/` of the run folder, with the settings as hyperparameters."""
+    from torch.utils.tensorboard import SummaryWriter
+    from torch.utils.tensorboard.summary import hparams
+
+    folder = str(trainer.folder.path / "tensorboard")
+    writer = SummaryWriter(folder, purge_step=trainer.step + 1 if trainer.step else None)
+    for summary in hparams(_plain_settings(trainer), {"eval/return": 0.0}):
+        writer._get_file_writer().add_summary(
+            summary
+        )  # in the same file: add_hparams would make a second run
+
+    def write(named: Mapping[str, float], step: int) -> None:
+        for tag, value in named.items():
+            writer.add_scalar(tag, value, step)
+
+    return Tracker(write, writer.close)
+
+
+def service(name: str, trainer: Trainer) -> Tracker:
+    """Weights & Biases or Trackio, which share an interface; their own variables choose project, place and mode."""
+    module = import_module(name)
+    folder = trainer.folder.path
+    project = os.environ.get(f"{name.upper()}_PROJECT", "rlpd-gx")
+    options = {"dir": str(folder)} if name == "wandb" else {}
+    module.init(project=project, name=folder.name, config=_plain_settings(trainer), **options)
+    return Tracker(lambda named, step: module.log(dict(named), step=step), module.finish)
+
+
+@contextmanager
+def trackers(trainer: Trainer, services: Iterable[str] = ()) -> Iterator[tuple[Watcher, ...]]:
+    """Where the numbers of a run go beside its own files: TensorBoard, if that is installed, and named services."""
+    made = [tensorboard(trainer)] if find_spec("tensorboard") is not None else []
+    try:
+        for name in services:
+            made.append(service(name, trainer))
+        yield tuple(made)
+    finally:
+        for tracker in made:
+            tracker.close()
+
+
+def check_services(names: Iterable[str]) -> None:
+    """Raise unless each is known and installed."""
+    for name in names:
+        if name not in SERVICES:
+            raise GxError(
+                f"--track takes {' or '.join(SERVICES)}, not {name!r}; TensorBoard files are written anyway"
+            )
+        if find_spec(name) is None:
+            raise missing_extra(SERVICES[name], name)
+
+
+def _plain_settings(trainer: Trainer) -> dict[str, bool | int | float | str]:
+    values = flat(trainer.task.config).items()
+    return {name: v if isinstance(v, bool | int | float | str) else json.dumps(v) for name, v in values}
 
 
 def duration(seconds: float) -> str:

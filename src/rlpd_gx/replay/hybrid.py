@@ -60,7 +60,7 @@ class Hybrid:
         self.counts = Counts()
         self._offline = None if offline is None else Extent.whole(offline)
         self._sampler, self._generator = sampler, generator
-        self._batch_size, self._updates, self._stack, self._gamma = batch_size, updates, stack, gamma
+        self._batch_size, self._updates, self.stack, self._gamma = batch_size, updates, stack, gamma
         self._carry = 0
 
     def sample(self, online_ratio: float, interval: int = 1) -> Batch:
@@ -88,7 +88,7 @@ class Hybrid:
         self.counts.offline += sum(offline)
         self.counts.missing_online += sum(wanted) - sum(online)
         order = self._order(online) if len(parts) > 1 and self._updates > 1 else None
-        return assemble(parts, order, (self._updates, self._batch_size), stack=self._stack, gamma=self._gamma)
+        return assemble(parts, order, (self._updates, self._batch_size), stack=self.stack, gamma=self._gamma)
 
     def state(self) -> Json:
         """Carried remainder, counts and generator as JSON values; the ring is saved separately."""
@@ -121,7 +121,7 @@ class Hybrid:
             if online_ratio > 0:
                 raise GxError(f"online_ratio is {online_ratio}, but there is no online ring to sample from")
             return 0
-        available = self.online.extent.available(self._stack, enough=self._batch_size)
+        available = self.online.extent.available(self.stack, enough=self._batch_size)
         if self._offline is None:
             if online_ratio < 1:
                 raise GxError(f"online_ratio is {online_ratio}, but there is no offline data for the rest")
@@ -132,7 +132,7 @@ class Hybrid:
     def _draw(self, extent: Extent, counts: list[int], interval: int, *, is_online: bool) -> Part:
         """Rows of one source, `counts` [updates] of them for each minibatch."""
         most = max(counts)
-        draw = self._sampler.draw(extent, (self._updates, most), interval, self._stack, self._generator)
+        draw = self._sampler.draw(extent, (self._updates, most), interval, self.stack, self._generator)
         draw = draw.flat(None if min(counts) == most else np.arange(most) < np.array(counts)[:, None])
         if draw.filled is not None:
             self.counts.filled += int(np.count_nonzero(draw.filled))

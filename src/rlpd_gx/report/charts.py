@@ -4,32 +4,54 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
+from itertools import pairwise
 
 from rlpd_gx.report.records import Points
 
 _LEFT, _RIGHT, _TOP, _BOTTOM = 58, 26, 12, 42  # the last label is centred on the right edge
 _MOST_POINTS = 400
+COLOURS = 8  # in the style sheet
 
 
 @dataclass(frozen=True)
 class Series:
-    """One thing drawn: a line, a dashed line, dots, or marks along the lower edge (which have no height)."""
+    """One thing drawn: a line, a dashed line, steps (a survival curve), dots, or marks along the lower edge (which have
+    no height)."""
 
     name: str
     points: Points
     kind: str = "line"
     colour: int = 1
+    band: tuple[list[float], list[float]] | None = None
+    """Lower and upper edge of a band around a line."""
+
+
+@dataclass(frozen=True)
+class Bars:
+    """Groups of bars side by side: `values` [bar][group] with intervals or the points of each seed; None is no bar."""
+
+    groups: Sequence[str]
+    names: Sequence[str]
+    values: Sequence[Sequence[float | None]]
+    intervals: Sequence[Sequence[tuple[float, float] | None]]
 
 
 def chart(
-    series: Sequence[Series], last: float, *, width: int = 720, height: int = 260, percent: bool = False
+    series: Sequence[Series],
+    last: float,
+    *,
+    width: int = 720,
+    height: int = 260,
+    percent: bool = False,
+    x_label: str = "environment steps",
 ) -> str:
-    """An SVG with axes, or nothing where no series has a point. Steps run along the x axis from 0 to `last`."""
+    """An SVG with axes, or nothing where no series has a point. The x axis runs from 0 to `last`."""
     shown = [s for s in series if s.points[0]]
     heights = [value for s in shown if s.kind != "marks" for value in s.points[1]]
+    heights += [value for s in shown if s.band is not None for edge in s.band for value in edge]
     if not heights:
         return ""
-    last = max(last, 1.0)
+    last = last if last > 0 else 1.0
     x_ticks = ticks(0.0, last, 6 if width > 500 else 4)
     low, high = (0.0, max(0.01, *heights)) if percent else (min(heights), max(heights))
     y_ticks = ticks(low, high, 5 if height > 200 else 4)
@@ -53,7 +75,7 @@ def chart(
                 f"{axis_number(tick, x_ticks)}</text>"
             )
     parts.append(
-        f'<text class="label middle" x="{(_LEFT + width - _RIGHT) / 2:.0f}" y="{height - 8}">environment steps</text>'
+        f'<text class="label middle" x="{(_LEFT + width - _RIGHT) / 2:.0f}" y="{height - 8}">{escape(x_label)}</text>'
     )
     parts += [_drawn(s, x, y, height - _BOTTOM, percent) for s in shown]
     return "\n".join([*parts, "</svg>"])
@@ -66,17 +88,69 @@ def legend(series: Sequence[Series]) -> str:
         return ""
     shapes = {
         "line": '<line x1="0" x2="18" y1="6" y2="6"/>',
+        "steps": '<line x1="0" x2="18" y1="6" y2="6"/>',
         "dashed": '<line x1="0" x2="18" y1="6" y2="6"/>',
         "dots": '<circle cx="9" cy="6" r="3.2"/>',
         "marks": '<path d="M9 2 l4 8 h-8 z"/>',
     }
     keys = []
     for s in shown:
-        kind = "line dashed" if s.kind == "dashed" else s.kind
+        kind = {"dashed": "line dashed", "steps": "line"}.get(s.kind, s.kind)
         keys.append(
             f'<span><svg class="key {kind} c{s.colour}" viewBox="0 0 18 12" aria-hidden="true">{shapes[s.kind]}</svg>'
             f"{escape(s.name)}</span>"
         )
+    return f'<p class="legend">{"".join(keys)}</p>'
+
+
+def bars(drawn: Bars, *, width: int = 720, height: int = 280) -> str:
+    """An SVG of grouped bars with whiskers, or nothing where there is no bar."""
+    heights = [v for row in drawn.values for v in row if v is not None]
+    heights += [edge for row in drawn.intervals for pair in row if pair is not None for edge in pair]
+    if not heights:
+        return ""
+    y_ticks = ticks(min(0.0, *heights), max(0.0, *heights), 5)
+    y = Scale(y_ticks[0], y_ticks[-1], height - _BOTTOM, _TOP)
+    room = (width - _LEFT - _RIGHT) / len(drawn.groups)
+    each = 0.8 * room / len(drawn.names)
+    label = f"{', '.join(drawn.names)} in {', '.join(drawn.groups)}"
+    parts = [f'<svg viewBox="0 0 {width} {height}" role="img" aria-label="{escape(label, quote=True)}">']
+    for tick in y_ticks:
+        parts.append(
+            f'<line class="grid" x1="{_LEFT}" x2="{width - _RIGHT}" y1="{y(tick):.1f}" y2="{y(tick):.1f}"/>'
+            f'<text class="tick end" x="{_LEFT - 8}" y="{y(tick) + 4:.1f}">{axis_number(tick, y_ticks)}</text>'
+        )
+    for g, group in enumerate(drawn.groups):
+        left = _LEFT + room * (g + 0.1)
+        parts.append(
+            f'<text class="tick middle" x="{left + 0.4 * room:.1f}" y="{height - _BOTTOM + 17}">{escape(group)}</text>'
+        )
+        for b, name in enumerate(drawn.names):
+            value, interval = drawn.values[b][g], drawn.intervals[b][g]
+            if value is None:
+                continue
+            x, top, foot = left + b * each, min(y(value), y(0)), abs(y(value) - y(0))
+            parts.append(
+                f'<rect class="bar c{b % COLOURS + 1}" x="{x:.1f}" y="{top:.1f}" width="{0.9 * each:.1f}" '
+                f'height="{foot:.1f}"><title>{escape(name)}, {escape(group)}: {number(value)}</title></rect>'
+            )
+            if interval is not None:
+                middle = x + 0.45 * each
+                parts.append(
+                    f'<line class="axis" x1="{middle:.1f}" x2="{middle:.1f}" y1="{y(interval[0]):.1f}" '
+                    f'y2="{y(interval[1]):.1f}"/>'
+                )
+    parts.append(f'<line class="axis" x1="{_LEFT}" x2="{width - _RIGHT}" y1="{y(0):.1f}" y2="{y(0):.1f}"/>')
+    return "\n".join([*parts, "</svg>"])
+
+
+def bar_legend(drawn: Bars) -> str:
+    """Names beside their colours."""
+    keys = (
+        f'<span><svg class="key" viewBox="0 0 18 12" aria-hidden="true">'
+        f'<rect class="bar c{i % COLOURS + 1}" x="3" y="1" width="12" height="10"/></svg>{escape(name)}</span>'
+        for i, name in enumerate(drawn.names)
+    )
     return f'<p class="legend">{"".join(keys)}</p>'
 
 
@@ -88,12 +162,6 @@ def binned(points: Points, most: int = _MOST_POINTS) -> Points:
     size = -(-len(steps) // most)
     groups = [slice(start, start + size) for start in range(0, len(steps), size)]
     return [_mean(steps[g]) for g in groups], [_mean(values[g]) for g in groups]
-
-
-def thinned(points: Points, most: int = 2_000) -> Points:
-    """At most `most` of the points, evenly spaced."""
-    every = -(-len(points[0]) // most) or 1
-    return points[0][::every], points[1][::every]
 
 
 def running_mean(points: Points, window: int) -> Points:
@@ -144,9 +212,14 @@ def _drawn(series: Series, x: "Scale", y: "Scale", floor: int, percent: bool) ->
         )
         return f'<g class="marks c{series.colour}">{"".join(shapes)}</g>'
     spots = [(x(step), y(value)) for step, value in zip(steps, values, strict=True)]
-    if series.kind in ("line", "dashed") and len(spots) > 1:
+    if series.kind in ("line", "dashed", "steps") and len(spots) > 1:
+        if series.kind == "steps":  # a value holds until the next one
+            corners = [(right, py) for (_, py), (right, _) in pairwise(spots)]
+            spots = [spot for pair in zip(spots, [*corners, spots[-1]], strict=True) for spot in pair]
         path = " ".join(f"{px:.1f},{py:.1f}" for px, py in spots)
-        return f'<polyline class="line {series.kind} c{series.colour}" points="{path}"/>'
+        return (
+            _band(series, x, y) + f'<polyline class="line {series.kind} c{series.colour}" points="{path}"/>'
+        )
     radius = 2.6 if series.kind == "dots" else 4
     dots = (
         f'<circle cx="{px:.1f}" cy="{py:.1f}" r="{radius}"><title>{_at(step)}: '
@@ -154,6 +227,15 @@ def _drawn(series: Series, x: "Scale", y: "Scale", floor: int, percent: bool) ->
         for (px, py), step, value in zip(spots, steps, values, strict=True)
     )
     return f'<g class="dots c{series.colour}">{"".join(dots)}</g>'
+
+
+def _band(series: Series, x: "Scale", y: "Scale") -> str:
+    if series.band is None:
+        return ""
+    low, high = series.band
+    there = [f"{x(step):.1f},{y(value):.1f}" for step, value in zip(series.points[0], high, strict=True)]
+    back = [f"{x(step):.1f},{y(value):.1f}" for step, value in zip(series.points[0], low, strict=True)]
+    return f'<polygon class="band c{series.colour}" points="{" ".join([*there, *back[::-1]])}"/>'
 
 
 def number(value: float) -> str:

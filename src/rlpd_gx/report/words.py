@@ -6,15 +6,16 @@ from rlpd_gx.report.charts import number
 from rlpd_gx.report.records import Run, is_number
 from rlpd_gx.trees import Json, JsonMapping
 
+TRAINING, EVALUATION = "training", "last evaluation"
 COUNTS = {
     "steps": "Environment steps",
-    "forbidden_proposals": "Forbidden actions proposed",
-    "near_misses": "Near misses proposed",
+    "unsafe_events": "Unsafe events",
     "corrections": "Corrections",
+    "forbidden_proposals": "Forbidden actions proposed",
     "forbidden_executed": "Forbidden actions executed",
     "inevitable": "inevitable: no action was allowed",
+    "near_misses": "Near misses proposed",
     "fallback": "Fallbacks",
-    "unsafe_events": "Unsafe events",
 }
 
 
@@ -40,31 +41,66 @@ def unsafe_episodes(run: Run) -> str:
 
 def phases(run: Run) -> dict[str, Json]:
     """The counts of training and of the last evaluation, as far as they are known."""
-    found = {"training": run.result.get("training"), "last evaluation": run.last_evaluation}
+    found = {TRAINING: run.result.get("training"), EVALUATION: run.last_evaluation}
     return {name: counts for name, counts in found.items() if isinstance(counts, dict) and counts}
 
 
-def results(runs: Sequence[Run]) -> list[list[str]]:
-    """A table of runs: heads, then one row for each measurement."""
-    columns = [(run, name, counts) for run in runs for name, counts in phases(run).items()]
-    rows = [["", *(name if len(runs) == 1 else f"{run.guard}, {name}" for run, name, _ in columns)]]
-    means = [counts.get("mean") for _, _, counts in columns]
-    rows.append(["Mean return", *(number(round(mean, 2)) if is_number(mean) else "" for mean in means)])
+Row = list[str]
+"""Its label, and a cell for each column."""
+
+
+def results(run: Run) -> list[Row]:
+    """A table of one run: heads, then one row for each measurement."""
+    columns = phases(run)
+    rows = [["", *columns]]
+    rows.append(["Mean return", *map(_mean, columns.values())])
     for key, label in COUNTS.items():
-        rows.append([label, *(count(run, counts, key) for run, _, counts in columns)])
-    rows.append(["Unsafe episodes", *(unsafe_episodes(r) if n == "training" else "" for r, n, _ in columns)])
+        rows.append([label, *(count(run, counts, key) for counts in columns.values())])
+    rows.append(["Unsafe episodes", *(unsafe_episodes(run) if name == TRAINING else "" for name in columns)])
     return rows
 
 
-def results_text(runs: Sequence[Run]) -> str:
-    """The table for the terminal; each run has its own, so that none is wider than 80 columns."""
-    blocks = []
-    for run in runs:
-        rows = results([run])
-        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-        lines = [
-            "  ".join([label.ljust(widths[0]), *map(str.rjust, cells, widths[1:])]).rstrip()
-            for label, *cells in rows
-        ]
-        blocks.append("\n".join([f"{run.title}, guard: {run.guard}", *lines]))
-    return "\n\n".join(blocks)
+def comparison(runs: Sequence[Run]) -> dict[str, list[Row]]:
+    """Tables of several runs, one column for each run: training, and the last evaluation."""
+    tables: dict[str, list[Row]] = {}
+    for name in (EVALUATION, TRAINING):
+        counts = [phases(run).get(name, {}) for run in runs]
+        rows = [["Mean return", *map(_mean, counts)]] if name == EVALUATION else []
+        for key, label in COUNTS.items():
+            rows.append([label, *(count(run, c, key) for run, c in zip(runs, counts, strict=True))])
+        if name == TRAINING:
+            rows.append(["Unsafe episodes", *map(unsafe_episodes, runs)])
+        tables[name] = rows
+    return tables
+
+
+def names(runs: Sequence[Run]) -> list[str]:
+    """What runs that are compared are called: by their guards, or by their folders where guards do not differ."""
+    guards = ["no guard" if run.guard == "none" else run.guard for run in runs]
+    return guards if len(set(guards)) == len(guards) else [run.folder.name for run in runs]
+
+
+def results_text(run: Run) -> str:
+    """The table of one run for the terminal."""
+    return "\n".join([f"{run.title}, guard: {run.guard}", *_aligned(results(run))])
+
+
+def comparison_text(runs: Sequence[Run]) -> str:
+    """The tables of several runs for the terminal."""
+    rows: list[Row] = []
+    for name, table in comparison(runs).items():
+        rows += [[name.capitalize(), *names(runs)], *([f"  {label}", *cells] for label, *cells in table)]
+    return "\n".join([runs[0].title, *_aligned(rows)])
+
+
+def _aligned(rows: Sequence[Row]) -> list[str]:
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return [
+        "  ".join([label.ljust(widths[0]), *map(str.rjust, cells, widths[1:])]).rstrip()
+        for label, *cells in rows
+    ]
+
+
+def _mean(counts: JsonMapping) -> str:
+    mean = counts.get("mean")
+    return number(round(mean, 2)) if is_number(mean) else ""

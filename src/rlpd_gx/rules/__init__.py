@@ -1,6 +1,7 @@
 """Rules say which actions are allowed. The Guardian enforces them; some environments come with rules."""
 
 from rlpd_gx.rules import forms
+from rlpd_gx.rules.barriers import cbf_rule
 from rlpd_gx.rules.fingerprint import code_of, fingerprint, unreadable
 from rlpd_gx.rules.lookahead import Lookahead, Model, Place, Twin
 from rlpd_gx.rules.rule import (
@@ -31,6 +32,7 @@ __all__ = [
     "Twin",
     "alternatives",
     "bounds_rule",
+    "cbf_rule",
     "code_of",
     "conjuncts",
     "ellipsoid_rule",

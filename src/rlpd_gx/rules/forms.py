@@ -131,11 +131,12 @@ class SetForm(Form):
             raise GxError(f"must return {number}, ({names}), not {type(answer).__name__}")
         values, sizes = [], {"d": d}
         for (name, axes), given in zip(self.parameters.items(), answer, strict=True):
-            value = plain_array(given).astype(np.float64)
-            if np.isnan(value).any():
-                raise GxError("returned NaN; every bound, weight and threshold must be a number")
-            if name in self.finite and not np.isfinite(value).all():
-                raise GxError(f"returned an infinite {name}; leave a component out with a zero")
+            value = plain_array(given).astype(np.float64, copy=False)
+            if not np.isfinite(value).all():
+                if np.isnan(value).any():
+                    raise GxError("returned NaN; every bound, weight and threshold must be a number")
+                if name in self.finite:
+                    raise GxError(f"returned an infinite {name}; leave a component out with a zero")
             if axes[:1] == ("m",) and value.shape[1:] == (0,):  # an empty list of rows
                 value = value.reshape(len(value), 0, *(sizes[axis] for axis in axes[1:]))
             if axes[:1] == ("m",) and value.ndim > 1:

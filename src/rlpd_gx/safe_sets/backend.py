@@ -1,6 +1,7 @@
 """One implementation for numpy arrays and torch tensors: the array namespace an argument belongs to."""
 
 import sys
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -41,6 +42,12 @@ def to_numpy(a: Array) -> np.ndarray:
 def is_float32(a: Array) -> bool:
     """Whether results must survive a cast to 32 bits (16-bit floats count: they are checked the same way)."""
     return hasattr(a, "dtype") and str(a.dtype).removeprefix("torch.") in ("float32", "float16", "bfloat16")
+
+
+def common_shape(shapes: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
+    """The shape that arrays of these shapes broadcast to; numpy's function is slow where all are the same."""
+    first = shapes[0]
+    return first if all(shape == first for shape in shapes) else np.broadcast_shapes(*shapes)
 
 
 def row_sum(a: Array) -> Array:

@@ -65,6 +65,10 @@ class SafeSet(ABC):
         Where no action is allowed, or the rules could not be asked, a backup counts only the executed one.
         """
 
+    def knowing(self, action: Array) -> "SafeSet":
+        """The same set, which may use that this action is one of its own."""
+        return self
+
     @property
     @abstractmethod
     def spec(self) -> Spec:

@@ -2,10 +2,8 @@
 
 from typing import Any, ClassVar, Self
 
-import numpy as np
-
 from rlpd_gx.errors import GxError
-from rlpd_gx.safe_sets.backend import Array, as_float, distances, namespace
+from rlpd_gx.safe_sets.backend import Array, as_float, common_shape, distances, namespace
 from rlpd_gx.safe_sets.base import Index, Nearest, SafeSet, Spec, code_width, decode
 from rlpd_gx.safe_sets.convex import ConvexSet, Form
 from rlpd_gx.safe_sets.separable import Rows
@@ -17,9 +15,9 @@ class _Compound(SafeSet):
     def __init__(self, *parts: ConvexSet) -> None:
         if not parts:
             raise GxError(f"an empty {self.kind} is no set of actions; give at least one part")
-        dimensions = sorted({p.dimension for p in parts})
+        dimensions = {p.dimension for p in parts}
         if len(dimensions) > 1:
-            raise GxError(f"the parts of a set act on different dimensions: {dimensions}")
+            raise GxError(f"the parts of a set act on different dimensions: {sorted(dimensions)}")
         self.parts = parts
 
     @property
@@ -30,7 +28,7 @@ class _Compound(SafeSet):
     @property
     def batch_shape(self) -> tuple[int, ...]:
         """Leading axes of the parameters."""
-        return np.broadcast_shapes(*(p.batch_shape for p in self.parts))
+        return common_shape([p.batch_shape for p in self.parts])
 
     def shifted(self, delta: Array) -> Self:
         """Every part shifted."""
@@ -60,10 +58,10 @@ class _Compound(SafeSet):
 
     def __getitem__(self, index: Index) -> Self:
         shapes = [p.batch_shape for p in self.parts]
-        if any(shape not in ((), self.batch_shape) for shape in shapes):
+        if len(set(shapes) - {()}) > 1:
             raise GxError(f"parts with batch shapes {shapes} cannot be indexed together")
         # A part that is the same for all members stays as it is.
-        return type(self)(*(p[index] if p.batch_shape else p for p in self.parts))
+        return type(self)(*(p[index] if shape else p for p, shape in zip(self.parts, shapes, strict=True)))
 
 
 class Intersection(_Compound, ConvexSet):

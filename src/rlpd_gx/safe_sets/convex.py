@@ -1,26 +1,37 @@
 """Convex safe sets for Box action spaces: boxes and separable rows, all projected onto by one solver."""
 
+import math
 from abc import abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import cached_property
 from typing import ClassVar, NamedTuple, Self
 
 import numpy as np
 
 from rlpd_gx.errors import GxError
-from rlpd_gx.safe_sets import exact
-from rlpd_gx.safe_sets.backend import Array, as_float, is_float32, namespace, row_any, row_sum, to_numpy
+from rlpd_gx.safe_sets import compiled, exact
+from rlpd_gx.safe_sets.backend import Array, as_float, common_shape, namespace
 from rlpd_gx.safe_sets.base import Index, Nearest, SafeSet, Spec
-from rlpd_gx.safe_sets.last_resort import Problem, Rounding, pull_inside
-from rlpd_gx.safe_sets.last_resort import nearest as last_resort
+from rlpd_gx.safe_sets.projection import (
+    TOLERANCE,
+    TOLERANCE_FLOAT32,
+    Problems,
+    nearest_after_cast,
+    within_tolerance,
+)
 from rlpd_gx.safe_sets.separable import Rows
-from rlpd_gx.safe_sets.solver import RESIDUAL, Solution, bring_near, nearest_point
 
-TOLERANCE = 1e-9  # `contains`, relative to the numbers compared
-TOLERANCE_FLOAT32 = 1e-6  # the same for 32-bit actions
-THIN = 1e-11  # rows of a set too thin for its dtype are relaxed by this much, relative to their numbers
-ATOM = 1e-15  # absolute resolution of an action component
-
+__all__ = [
+    "TOLERANCE",
+    "TOLERANCE_FLOAT32",
+    "Box",
+    "ConvexSet",
+    "Ellipsoid",
+    "Form",
+    "Polytope",
+    "PositiveSum",
+    "WeightedL1",
+]
 
 QUIET = np.errstate(over="ignore", invalid="ignore", under="ignore")  # infinities are compared, not reported
 
@@ -45,9 +56,11 @@ class ConvexSet(SafeSet):
     """The value of each parameter with which the set excludes nothing."""
 
     def __init__(self, *values: Array) -> None:
-        xp_like = next((v for v in values if hasattr(v, "detach")), np.empty(0))
+        if not all(type(v) is np.ndarray and v.dtype == np.float64 for v in values):
+            like = next((v for v in values if hasattr(v, "detach")), np.empty(0))
+            values = tuple(as_float(v, like=like) for v in values)
         for name, value in zip(self.parameters, values, strict=True):
-            setattr(self, name, as_float(value, like=xp_like))
+            setattr(self, name, value)
 
     @property
     def dimension(self) -> int:
@@ -56,8 +69,10 @@ class ConvexSet(SafeSet):
 
     def _length(self, axis: str) -> int:
         """The length of a named axis of the parameters."""
-        name, axes = next((n, axes) for n, axes in self.parameters.items() if axis in axes)
-        return getattr(self, name).shape[axes.index(axis) - len(axes)]
+        for name, axes in self.parameters.items():
+            if axis in axes:
+                return getattr(self, name).shape[axes.index(axis) - len(axes)]
+        raise KeyError(axis)
 
     @classmethod
     def shapes(cls, dimension: int, rows: int = 1) -> dict[str, tuple[int, ...]]:
@@ -102,9 +117,8 @@ class ConvexSet(SafeSet):
 
     @QUIET
     def contains(self, a: Array) -> Array:
-        return _within_tolerance(a, *self._form_like(a, self._lifted))
+        return within_tolerance(a, *self._form_like(a, self._lifted))
 
-    @QUIET
     def nearest(self, a: Array, metric: Array | None = None, *, thorough: bool = True) -> Nearest:
         """The nearest allowed action to a [..., d], by sum metric_i (x_i - a_i)^2; metric is 1 if absent.
 
@@ -114,20 +128,42 @@ class ConvexSet(SafeSet):
         Proposals further away than `FAR` diameters are moved nearer first, see `bring_near`. Without `thorough`, only
         the batched solver is used.
         """
-        xp = namespace(a)
-        batch = np.broadcast_shapes(tuple(a.shape[:-1]), self.batch_shape)
-        size, d = int(np.prod(batch, dtype=int)), self.dimension
+        if type(a) is np.ndarray and a.ndim == 1 and metric is None and self._alone is not None:
+            point = self._alone(a)
+            if point is not None:
+                return Nearest(point, np.True_, np.False_)
+        return self._nearest(a, metric, thorough)
+
+    @cached_property
+    def _alone(self) -> Callable[[np.ndarray], np.ndarray | None] | None:
+        """The compiled projection of one action, None for a batch; it returns None where it is not certain."""
+        low, high, rows = self._lifted
+        shape = (*rows.bound.shape, self.dimension)
+        spelled_out = low.shape == high.shape == shape[1:] and rows.pos.shape == rows.quad.shape == shape
+        if self.batch_shape or namespace(low, rows.pos) is not np or not spelled_out:
+            return None
+        return compiled.one_at_a_time(low, high, rows)
+
+    @QUIET
+    def _nearest(self, a: Array, metric: Array | None, thorough: bool) -> Nearest:
+        xp, d = namespace(a), self.dimension
+        batch = common_shape([tuple(a.shape[:-1]), self.batch_shape])
+        size = math.prod(batch)
 
         def flat(v: Array, *tail: int) -> Array:
-            return xp.reshape(xp.broadcast_to(v, (*batch, *tail)), (size, *tail))
+            common = v.ndim <= len(tail)  # the same for the whole batch
+            shape = tail if common else (*batch, *tail)
+            v = v if tuple(v.shape) == shape else xp.broadcast_to(v, shape)
+            return v[None] if common else xp.reshape(v, (size, *tail))
 
         low, high, rows = self._form_like(a, self._lifted)
         k = rows.bound.shape[-1]
-        low, high = flat(low, d), flat(high, d)
         pos, neg, quad = (flat(c, k, d) for c in (rows.pos, rows.neg, rows.quad))
         rows = rows.with_arrays(pos, neg, quad, flat(rows.bound, k))
-        weight = xp.ones_like(low) if metric is None else flat(as_float(metric, like=a), d)
-        point, found, empty = _nearest_after_cast(flat(a, d), low, high, rows, weight, thorough)
+        weight = as_float(np.ones(d) if metric is None else metric, like=a)
+        sets = Problems(flat(low, d), flat(high, d), rows, flat(weight, d))
+        a = xp.reshape(xp.broadcast_to(a, (*batch, d)), (size, d))
+        point, found, empty = nearest_after_cast(a, sets, thorough)
         point[~found] = xp.nan
         return Nearest(xp.reshape(point, (*batch, d)), xp.reshape(found, batch), xp.reshape(empty, batch))
 
@@ -136,8 +172,11 @@ class ConvexSet(SafeSet):
     @property
     def batch_shape(self) -> tuple[int, ...]:
         """Leading axes of the parameters."""
-        values = ((getattr(self, name), len(axes)) for name, axes in self.parameters.items())
-        return np.broadcast_shapes(*(tuple(v.shape[: v.ndim - axes]) for v, axes in values))
+        shapes = []
+        for name, axes in self.parameters.items():
+            shape = tuple(getattr(self, name).shape)
+            shapes.append(shape[: len(shape) - len(axes)])
+        return common_shape(shapes)
 
     def _spread(self, batch: tuple[int, ...]) -> list[Array]:
         """The parameters, each broadcast to the batch axes."""
@@ -188,7 +227,14 @@ class ConvexSet(SafeSet):
         )
 
     def __getitem__(self, index: Index) -> Self:
-        return type(self)(*(v[index] for v in self._spread(self.batch_shape)))
+        values = [getattr(self, name) for name in self.parameters]
+        axes = self.parameters.values()
+        if len({v.shape[: v.ndim - len(own)] for v, own in zip(values, axes, strict=True)}) > 1:
+            values = self._spread(self.batch_shape)
+        return type(self)(*[v[index] for v in values])
+
+    def __getstate__(self) -> dict[str, object]:  # compiled functions stay in this process
+        return {name: value for name, value in vars(self).items() if name != "_alone"}
 
     def __repr__(self) -> str:
         shape = f", batch {self.batch_shape}" if self.batch_shape else ""
@@ -251,7 +297,7 @@ class Polytope(ConvexSet):
 
     def _form(self) -> Form:
         rows = Rows(self.A, -self.A, 0.0 * self.A, self.b, kinked=False, curved=False)
-        return _unbounded(namespace(self.A).sum(self.A, axis=-2), rows)
+        return _unbounded(self.A, (*self.A.shape[:-2], self.A.shape[-1]), rows)
 
     def shifted(self, delta: Array) -> Self:
         return type(self)(self.A, self.b - as_float(delta, like=self.b)[..., None])
@@ -284,7 +330,7 @@ class _OneRow(ConvexSet):
     def _one_row(self, pos: Array, neg: Array, quad: Array, *, curved: bool = False) -> Form:
         arrays = (pos[..., None, :], neg[..., None, :], quad[..., None, :], self.c[..., None])
         rows = Rows(*arrays, kinked=not curved, curved=curved)
-        return _unbounded(self.w, rows)
+        return _unbounded(self.w, tuple(self.w.shape), rows)
 
 
 class WeightedL1(_OneRow):
@@ -314,157 +360,15 @@ class Ellipsoid(_OneRow):
 
     def __init__(self, w: Array, c: Array) -> None:
         super().__init__(w, c)
-        if bool(namespace(self.w).any(self.w < 0)):
+        if bool((self.w < 0).any()):
             raise GxError("an ellipsoid's weights must not be negative; the set would not be convex")
 
     def _form(self) -> Form:
         return self._one_row(0.0 * self.w, 0.0 * self.w, self.w, curved=True)
 
 
-def _unbounded(like: Array, rows: Rows) -> Form:
+def _unbounded(like: Array, shape: tuple[int, ...], rows: Rows) -> Form:
+    """The rows without bounds [..., d]."""
     xp = namespace(like)
-    return Form(xp.full_like(like, -xp.inf), xp.full_like(like, xp.inf), rows)
-
-
-def _within_tolerance(a: Array, low: Array, high: Array, rows: Rows) -> Array:
-    """Whether actions [..., d] are in box and rows up to the stated tolerance."""
-    tolerance = TOLERANCE_FLOAT32 if is_float32(a) else TOLERANCE
-    xp, a = namespace(a), as_float(a)
-    slack = tolerance * xp.abs(a)
-    inside = ~row_any(~((a + slack >= low) & (a - slack <= high)))
-    if rows.bound.shape[-1]:
-        terms = rows.terms(a)
-        excess, size = row_sum(terms) - rows.bound, row_sum(xp.abs(terms)) + xp.abs(rows.bound)
-        finest = ATOM * row_sum(xp.maximum(xp.abs(rows.pos), xp.abs(rows.neg)))
-        close = xp.isfinite(size) & (excess <= tolerance * size + finest)
-        inside = inside & xp.all(close | (excess <= 0), axis=-1)
-    return inside
-
-
-def _nearest_after_cast(
-    a: Array, low: Array, high: Array, rows: Rows, weight: Array, thorough: bool
-) -> Nearest:
-    """Nearest points [B, d] that satisfy the rows after the cast to a's dtype, not merely up to rounding."""
-    xp, proposed = namespace(a), as_float(a)
-    within = (proposed >= low) & (proposed <= high)  # NaN is not
-    inside = ~row_any(~within) & ~row_any(exact.excess(rows, proposed) > 0)
-    (todo,) = xp.nonzero(~inside)
-    if len(todo) == len(a):
-        return _moved(a, low, high, rows, weight, thorough)
-    point, found, empty = xp.asarray(a, copy=True), xp.asarray(inside, copy=True), xp.zeros_like(inside)
-    if len(todo):
-        bounds, some = (low[todo], high[todo]), rows[todo]
-        point[todo], found[todo], empty[todo] = _moved(a[todo], *bounds, some, weight[todo], thorough)
-    return Nearest(point, found, empty)
-
-
-def _moved(a: Array, low: Array, high: Array, rows: Rows, weight: Array, thorough: bool) -> Nearest:
-    """The same for proposals that all have to move."""
-    xp, short = namespace(a), is_float32(a)
-    inner_low, inner_high = _representable(low, high, a) if short else (low, high)
-    unit = float(xp.finfo(a.dtype).eps) / 2 if short else 4 * RESIDUAL
-    near = bring_near(as_float(a), low, high, rows, weight)
-
-    def solve(start: Array, index: Index, slack: Array) -> Solution:
-        part = rows if index is ... else rows[index]
-        aim = part.with_arrays(part.pos, part.neg, part.quad, part.bound - slack)
-        return nearest_point(start, inner_low[index], inner_high[index], aim, weight[index])
-
-    # Aim inside by a little more than the solver's residual and the cast's rounding.
-    if rows.kinked or rows.curved:  # a row of non-negative terms holds no numbers above its threshold
-        grows = ~row_any((rows.pos < 0) | (rows.neg < 0))
-    else:
-        grows = xp.zeros_like(rows.bound, dtype=xp.bool)
-    size = xp.abs(rows.bound) * 2
-    if not bool(xp.all(grows)):
-        size = xp.where(grows, size, rows.magnitude(xp.minimum(xp.maximum(near, inner_low), inner_high)))
-    slack = unit * xp.where(xp.isfinite(size), size, 0.0)
-    point, found, proof = solve(near, ..., slack)
-    empty = xp.zeros_like(found)
-    # By weak duality, aiming inside has cost at most sum(multiplier * slack) of half the squared distance. That is much
-    # where rows are nearly parallel: then aim at the boundary itself.
-    cost = xp.sum(proof * slack, axis=-1)
-    (steep,) = xp.nonzero(found & (cost > 1e-3 * 0.5 * xp.sum(weight * (point - near) ** 2, axis=-1)))
-    if len(steep):
-        plain = solve(near[steep], steep, xp.zeros_like(slack[steep]))
-        point[steep] = xp.where(plain.found[:, None], plain.point, point[steep])
-    (thin,) = xp.nonzero(~found)
-    if len(thin):  # a thin set is empty when shrunk: use the set itself, up to the stated tolerance
-        point[thin], found[thin], proof[thin] = solve(near[thin], thin, xp.zeros_like(slack[thin]))
-        lost = thin[~found[thin]]
-        empty[lost] = exact.proven_empty(rows[lost], proof[lost], low[lost], high[lost])
-        for i in lost[~empty[lost]].tolist() if thorough else ():
-            _one_by_one(i, near, (low, high), (inner_low, inner_high), rows, weight, (point, found, empty))
-    point = xp.astype(point, a.dtype)
-
-    # Where rounding still breaks a row, project the found point once more (from so near, rounding is far smaller), and
-    # then a little further inside.
-    def broken(index: Array) -> Array:
-        x = as_float(point[index])
-        outside = row_any(~((x >= inner_low[index]) & (x <= inner_high[index])))
-        return index[outside | xp.any(exact.excess(rows[index], x) > 0, axis=-1)]
-
-    todo = broken(xp.nonzero(found)[0])
-    for attempt in range(4):
-        if not len(todo):
-            break
-        start, part = as_float(point[todo]), rows[todo]
-        further = 4.0 ** (attempt - 1) * unit if attempt else 0.0
-        slack = xp.where(part.excess(start) > 0, further * part.magnitude(start), 0.0)
-        again = solve(start, todo, slack)
-        point[todo] = xp.where(again.found[:, None], xp.astype(again.point, a.dtype), point[todo])
-        todo = broken(todo)
-    for i in todo.tolist() if thorough else ():
-        start = to_numpy(as_float(point[i]))
-        pulled = pull_inside(start, _problem(i, inner_low, inner_high, rows, weight), Rounding.of(a))
-        if pulled is not None:
-            point[i] = xp.astype(as_float(pulled, like=a), a.dtype)
-    # The last word is the definition: a point that does not pass is not an answer.
-    found[todo] = _within_tolerance(point[todo], low[todo], high[todo], rows[todo])
-    return Nearest(point, found, empty)
-
-
-def _one_by_one(
-    i: int,
-    near: Array,
-    bounds: tuple[Array, Array],
-    inner: tuple[Array, Array],
-    rows: Rows,
-    weight: Array,
-    answer: tuple[Array, Array, Array],
-) -> None:
-    """Problem i by the method of last resort, within representable bounds if possible; fills in the answer."""
-    point, found, empty = answer
-    for low, high in (inner, bounds):
-        best, proof = last_resort(to_numpy(near[i]), _problem(i, low, high, rows, weight))
-        if best is not None:
-            point[i], found[i] = as_float(best, like=near), True
-            return
-    one = rows[i : i + 1]
-    low, high = (v[i : i + 1] for v in bounds)
-    empty[i] = exact.proven_empty(one, as_float(proof[None], like=near), low, high)[0]
-    if not empty[i]:  # thinner than rounding, or empty by less than that: any point within the tolerance
-        problem = _problem(i, *bounds, rows, weight)
-        start = problem.clip(to_numpy(near[i]))
-        relaxed = problem.rows.bound + THIN * problem.rows.magnitude(start)
-        arrays = (problem.rows.pos, problem.rows.neg, problem.rows.quad, relaxed)
-        best, _ = last_resort(to_numpy(near[i]), problem._replace(rows=problem.rows.with_arrays(*arrays)))
-        if best is not None:
-            point[i], found[i] = as_float(best, like=near), True
-
-
-def _problem(i: int, low: Array, high: Array, rows: Rows, weight: Array) -> Problem:
-    arrays = (to_numpy(v[i]) for v in (rows.pos, rows.neg, rows.quad, rows.bound))
-    return Problem(to_numpy(low[i]), to_numpy(high[i]), rows.with_arrays(*arrays), to_numpy(weight[i]))
-
-
-def _representable(low: Array, high: Array, a: Array) -> tuple[Array, Array]:
-    """Bounds rounded inwards to a's dtype; unchanged where nothing representable is between them."""
-    xp = namespace(a)
-    lower, upper = xp.astype(low, a.dtype), xp.astype(high, a.dtype)
-    infinity = xp.full_like(lower, xp.inf)
-    lower = xp.where(as_float(lower) < low, xp.nextafter(lower, infinity), lower)
-    upper = xp.where(as_float(upper) > high, xp.nextafter(upper, -infinity), upper)
-    lower, upper = as_float(lower), as_float(upper)
-    fits = lower <= upper
-    return xp.where(fits, lower, low), xp.where(fits, upper, high)
+    high = xp.full(shape, xp.inf, dtype=like.dtype, device=like.device)
+    return Form(-high, high, rows)

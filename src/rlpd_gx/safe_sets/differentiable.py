@@ -4,6 +4,7 @@ from typing import Any
 
 import torch
 
+from rlpd_gx.safe_sets.asked import Asked
 from rlpd_gx.safe_sets.backend import Array
 from rlpd_gx.safe_sets.base import SafeSet
 from rlpd_gx.safe_sets.compound import Union
@@ -55,6 +56,8 @@ def along_boundary(
     At the solution, point = a - J' lambda on the free components, with J the slopes of the active rows. So the
     derivative is P = M^-1 - M^-1 J' (J M^-1 J')^-1 J M^-1, where M = I + the curvature of the rows times lambda.
     """
+    if isinstance(safe_set, Asked):  # along the boundary of unknown rules the gradient is passed as it is
+        return along_boundary(safe_set.convex, a, point, gradient)
     if isinstance(safe_set, Union):
         nearest = torch.stack([part.margin(point) for part in safe_set.parts]).argmax(dim=0)
         each = torch.stack([along_boundary(part, a, point, gradient) for part in safe_set.parts])

@@ -16,7 +16,7 @@ from rlpd_gx.safe_sets.backend import Array, as_float, namespace, to_numpy
 from rlpd_gx.safe_sets.separable import Rows
 from rlpd_gx.safe_sets.solver import in_units, stated, units
 
-MAX_CUTS = 40  # rounds of tangent planes
+MAX_CUTS = 200  # rounds of tangent planes; a few suffice unless an ellipsoid is tiny
 MAX_PULLS = 6
 FEASIBLE = 1e-12  # largest excess of a row, relative to its numbers, before the point is pulled inside
 GAP = (

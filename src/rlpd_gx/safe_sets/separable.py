@@ -49,6 +49,13 @@ class Rows:
         xp = namespace(self.pos)
         return row_sum(xp.abs(self.terms(x))) + xp.abs(self.bound)
 
+    def tightened(self, share: float) -> Self:
+        """Rows that hold where these hold with share * (sum |terms| + |c|) to spare; again a sum of convex terms."""
+        xp = namespace(self.pos)
+        pos, neg = (v + share * xp.abs(v) for v in (self.pos, self.neg))
+        bound = self.bound - share * xp.where(xp.isfinite(self.bound), xp.abs(self.bound), 0.0)
+        return type(self)(pos, neg, (1 + share) * self.quad, bound, True, self.curved)
+
     def lifted(self) -> Self:
         """The same constraints; rows with numbers near the smallest floats are multiplied by a power of two."""
         xp = namespace(self.pos)

@@ -67,6 +67,23 @@ def test_the_replay_restores_what_was_seen(tmp_path, recorded):
     assert (line.unsafe_event[first] == (np.diff(lives) < 0)).all()
 
 
+def test_each_life_can_be_an_episode_with_clipped_rewards(tmp_path, recorded):
+    log = copy(recorded[0])
+    for record in log["episodes"]:  # the replay must see what was recorded: Breakout's rewards are 1 at first
+        assert max(record["rewards"]) > 0
+    path = write(tmp_path / "log.json.gz", log)
+    whole = load(path).timeline
+    lives = load(path, options={"life_loss_ends": True, "clip_rewards": True}).timeline
+    lives.check_episodes()
+    lost = [np.diff(record["lives"]) < 0 for record in log["episodes"]]
+    assert sum(map(np.count_nonzero, lost)) > 1
+    steps, whole_steps = lives.is_step, whole.is_step
+    assert (lives.terminated[steps] == (np.concatenate(lost) | whole.terminated[whole_steps])).all()
+    assert (lives.reward[steps] == np.sign(whole.reward[whole_steps])).all()
+    for name in ("observation", "executed_action", "unsafe_event"):
+        assert (getattr(lives, name)[steps] == getattr(whole, name)[whole_steps]).all()
+
+
 def test_pixels_and_both(tmp_path, recorded):
     log = copy(recorded[0])
     log["episodes"] = log["episodes"][:1]

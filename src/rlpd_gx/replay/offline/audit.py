@@ -8,6 +8,7 @@ from rich.table import Table
 from rlpd_gx import trees
 from rlpd_gx.replay.offline.dataset import ASSUMED, OfflineDataset
 from rlpd_gx.safe_sets import decode
+from rlpd_gx.safe_sets.asked import Asked
 from rlpd_gx.trees import Json, JsonMapping, Tree
 from rlpd_gx.types import Array
 
@@ -151,5 +152,10 @@ def _empty(dataset: OfflineDataset, rows: Array) -> int:
         anywhere = np.zeros_like(line.executed_action[some])
         if anywhere.ndim > 2:
             anywhere = anywhere.reshape(len(some), -1)
-        count += int(np.count_nonzero(decode(line.safe_set[some], spec).nearest(anywhere).empty))
+        sets = decode(line.safe_set[some], spec)
+        if isinstance(
+            sets, Asked
+        ):  # only the convex part can prove emptiness, and the rules are not loaded here
+            sets = sets.convex
+        count += int(np.count_nonzero(sets.nearest(anywhere).empty))
     return count

@@ -18,6 +18,7 @@ import numpy as np
 
 from rlpd_gx import files
 from rlpd_gx.errors import GxError
+from rlpd_gx.files import user_cache
 from rlpd_gx.replay.offline.numbers import cast
 from rlpd_gx.safe_sets import Spec
 from rlpd_gx.trees import DType, Json, JsonMapping
@@ -33,8 +34,7 @@ def cache_root() -> Path:
     """`RLPD_GX_CACHE`, or the user's cache folder."""
     if chosen := os.environ.get("RLPD_GX_CACHE"):
         return Path(chosen)
-    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(base) / "rlpd-gx" / "datasets"
+    return user_cache("datasets")
 
 
 def content_hash(path: Path) -> str:

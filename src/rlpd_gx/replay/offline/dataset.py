@@ -178,6 +178,14 @@ class OfflineDataset:
                 f"takes {action_space.shape or ()}; give the data of that environment"
             )
 
+    def with_actions(self, numbered: Callable[[Array], Array]) -> OfflineDataset:
+        """With the actions as the Learner numbers them (`ActionView.chosen`)."""
+        columns = self.timeline.columns()
+        actions = {name: numbered(columns[name]) for name in ("proposed_action", "executed_action")}
+        if all(actions[name] is columns[name] for name in actions):
+            return self
+        return replace(self, timeline=Timeline.from_columns(columns | actions), folder=None)
+
     def in_layout(self, layout: Layout) -> OfflineDataset:
         """With the dtypes of another timeline (a ring's), so that both can be sampled together."""
         columns, wanted = self.timeline.columns(), layout.columns()

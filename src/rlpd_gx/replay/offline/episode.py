@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from pathlib import Path
 
 import gymnasium
@@ -14,7 +15,8 @@ from rlpd_gx.trees import Json
 from rlpd_gx.types import Array
 
 Observations = Array | dict[str, Array]
-_OPTIONAL = ("proposed_actions", "margins", "unsafe_events", "safe_sets", "safe_sets_known")
+_OF_STATES = ("safe_sets", "safe_sets_known")
+_OPTIONAL = ("proposed_actions", "margins", "unsafe_events", *_OF_STATES)
 
 
 @dataclass
@@ -67,6 +69,28 @@ class Episode:
             extras=trees.index(self.extras, np.s_[:-1]),
             **parts,
         )
+
+    def split(self, after: Array) -> "Iterator[Episode]":
+        """Its parts, each but the last ending in a terminal step: those where `after` [T] is true."""
+        ends = [int(i) + 1 for i in np.flatnonzero(after[:-1])]
+        for start, end in pairwise([0, *ends, self.steps]):
+            steps, states = np.s_[start:end], np.s_[start : end + 1]
+            parts: Json = {
+                name: None
+                if (column := getattr(self, name)) is None
+                else column[states if name in _OF_STATES else steps]
+                for name in ("actions", "rewards", *_OPTIONAL)
+            }
+            lost = bool(after[end - 1])
+            yield replace(
+                self,
+                observations=trees.index(self.observations, states),
+                terminated=self.terminated or lost if end == self.steps else True,
+                truncated=self.truncated and not lost if end == self.steps else False,
+                first_row=self.first_row + start,
+                extras=trees.index(self.extras, steps),
+                **parts,
+            )
 
 
 @dataclass(frozen=True)

@@ -63,7 +63,11 @@ def _check(columns: dict[str, Array], file: Path) -> int:
     for name in REQUIRED:
         if name not in columns:
             raise problem(
-                file, name, None, f"is missing (found: {_names(columns)})", "add it, or name it in a mapping"
+                file,
+                name,
+                None,
+                f"is missing (found: {_names(columns)})",
+                "add it, or name it with `rlpd-gx data convert --mapping FILE`",
             )
     if "terminals" not in columns and "episode" not in columns:
         hint = "a bare done flag does not say which ends were time limits: " if "dones" in columns else ""
@@ -72,7 +76,8 @@ def _check(columns: dict[str, Array], file: Path) -> int:
             "terminals",
             None,
             f"is missing (found: {_names(columns)})",
-            f"{hint}without it nothing says where episodes end; add terminals (and timeouts), or map them",
+            f"{hint}without it nothing says where episodes end; add terminals (and timeouts), or name them with "
+            "`rlpd-gx data convert --mapping FILE`",
         )
     rows = len(columns["rewards"])
     for name, column in columns.items():

@@ -1,5 +1,6 @@
 """Recording: episodes of any Gymnasium environment, written as a Minari dataset or as an action log."""
 
+import copy
 import gzip
 import json
 from collections.abc import Callable
@@ -8,6 +9,7 @@ from typing import Any, Protocol, SupportsFloat
 
 import gymnasium
 import numpy as np
+from gymnasium.envs.registration import EnvSpec
 
 from rlpd_gx import files, trees
 from rlpd_gx.errors import GxError, missing_extra
@@ -182,6 +184,17 @@ def roll_out(
             )
 
 
+def _stored_spec(spec: EnvSpec | None) -> EnvSpec | None:
+    """A spec as JSON can hold it: Gymnasium refuses entry points that are classes or functions, so they are named."""
+    if spec is None:
+        return None
+    stored, point = copy.copy(spec), spec.entry_point
+    if callable(point):
+        stored.entry_point = f"{point.__module__}:{getattr(point, '__qualname__', type(point).__qualname__)}"
+    stored.vector_entry_point = None
+    return stored
+
+
 class MinariSink:
     """Writes a Minari dataset folder, frames without loss, episode by episode."""
 
@@ -198,7 +211,7 @@ class MinariSink:
             hidden / "data",
             observation_space=env.observation_space,
             action_space=env.action_space,
-            env_spec=env.unwrapped.spec,  # a guard around it cannot be stored in a spec
+            env_spec=_stored_spec(env.unwrapped.spec),  # a guard around it cannot be stored in a spec
             jpeg_encoding=False,
         )
         self._storage.update_metadata(

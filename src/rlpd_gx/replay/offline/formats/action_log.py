@@ -70,12 +70,18 @@ def meaning(path: Path, options: Json) -> Json:
 
 
 def read(
-    path: Path, observation: str = "ram", safe_set: SafeSetOf | None = None, table: str | None = None
+    path: Path,
+    observation: str = "ram",
+    safe_set: SafeSetOf | None = None,
+    table: str | None = None,
+    life_loss_ends: bool = False,
+    clip_rewards: bool = False,
 ) -> Source:
     """Replay; `observation` is `ram` [128], `pixels` [84, 84] grey, `both` as a dict, or `objects` [n].
 
     `table` is the game's table of objects, where it is not one of the 26.
     `safe_set(env)` returns the safe set at each observation, from the live environment; None is unknown.
+    `life_loss_ends` and `clip_rewards` are those of our Atari environments: each life is an episode, rewards are signs.
     """
     try:
         import ale_py
@@ -100,7 +106,12 @@ def read(
         for index, record in enumerate(log["episodes"]):
             episode = replay.episode(index, record)
             source.safe_set_spec = replay.safe_set_spec
-            yield episode
+            if clip_rewards:
+                episode.rewards = np.sign(episode.rewards)
+            if life_loss_ends:
+                yield from episode.split(np.diff(record["lives"]) < 0)
+            else:
+                yield episode
 
     source = Source(
         episodes=episodes(),

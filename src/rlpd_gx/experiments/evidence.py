@@ -1,0 +1,233 @@
+"""From rows to verdicts. A claim needs five seeds everywhere; its verdict follows from a 95% interval.
+
+confirmed               the whole interval says so
+not confirmed           the whole interval says the opposite
+undecided               the interval holds both, or there are fewer than five seeds
+impossible as stated    the paper's own figures contradict it
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from rlpd_gx.report.chapter import Verdict, Word
+from rlpd_gx.trees import Json
+from rlpd_gx.types import Array
+
+SEEDS_FOR_A_CLAIM = 5
+RESAMPLES = 2_000
+Points = Mapping[str, Sequence[float]]  # game -> the value of each seed
+Value = Callable[[Json], float | None]  # a number of a row
+Curve = Callable[[Json], list[list[float]]]  # pairs (x, y) of a row
+
+Comparison = Callable[[str, Points, Points], Verdict]
+
+
+class Rows:
+    """The rows of an experiment at one scale: the newest for each game, variant and seed."""
+
+    def __init__(self, rows: Iterable[Json]) -> None:
+        newest: dict[tuple[Any, ...], Json] = {}
+        for row in rows:
+            newest[row.get("game"), row.get("variant"), row.get("seed"), row.get("table")] = row
+        self.rows = sorted(newest.values(), key=lambda row: row["seed"])
+
+    def of(self, **labels: Any) -> "Rows":
+        """Those with these labels."""
+        return Rows(row for row in self.rows if all(row.get(name) == value for name, value in labels.items()))
+
+    def labels(self, name: str) -> list[Any]:
+        """The values of a label, in the order in which they first appear."""
+        return list(dict.fromkeys(row[name] for row in self.rows if name in row))
+
+    @property
+    def games(self) -> list[str]:
+        """The games, by name."""
+        return sorted(self.labels("game"))
+
+    def points(self, variant: str, value: Value) -> dict[str, list[float]]:
+        """A value of each seed by game, where it was measured."""
+        found: dict[str, list[float]] = {}
+        for row in self.of(variant=variant).rows:
+            if (number := value(row)) is not None and np.isfinite(number):
+                found.setdefault(row["game"], []).append(float(number))
+        return found
+
+    def flat(self, variant: str, value: Value) -> list[float]:
+        """The same for all games together."""
+        return [number for found in self.points(variant, value).values() for number in found]
+
+
+def score(row: Json) -> float:
+    """Mean score of the final evaluation."""
+    return row["score"]
+
+
+def measured(measurement: str, name: str) -> Value:
+    """A number of a measurement, where it could be made; the last one of a curve."""
+
+    def value(row: Json) -> float | None:
+        found = row["measured"].get(measurement)
+        number = found.get(name) if isinstance(found, dict) else None
+        return (number[-1] if number else None) if isinstance(number, list) else number
+
+    return value
+
+
+def measured_curve(measurement: str, x: str, y: str) -> Curve:
+    """A curve of a measurement, where it could be made."""
+
+    def points(row: Json) -> list[list[float]]:
+        found = row["measured"].get(measurement)
+        return (
+            [list(point) for point in zip(found[x], found[y], strict=True)] if isinstance(found, dict) else []
+        )
+
+    return points
+
+
+def training_curve(name: str) -> Curve:
+    """A curve of the training metrics."""
+    return lambda row: row["curves"].get(name, [])
+
+
+def evaluation_curve(row: Json) -> list[list[float]]:
+    """Score of each evaluation."""
+    return row["curve"]
+
+
+def mean_height(curve: Curve) -> Value:
+    """The mean of a curve."""
+
+    def value(row: Json) -> float | None:
+        heights = [height for _, height in curve(row)]
+        return float(np.mean(heights)) if heights else None
+
+    return value
+
+
+def late(name: str, last: float = 0.25) -> Value:
+    """The mean of a training curve over the last quarter of the run."""
+
+    def value(row: Json) -> float | None:
+        points = row["curves"].get(name) or []
+        kept = [v for step, v in points if step >= (1 - last) * points[-1][0]]
+        return float(np.mean(kept)) if kept else None
+
+    return value
+
+
+@dataclass(frozen=True)
+class Interval:
+    """An estimate with its 95% interval; without one where there are too few seeds."""
+
+    value: float
+    low: float = np.nan
+    high: float = np.nan
+
+    @property
+    def is_known(self) -> bool:
+        """Whether there is an interval."""
+        return bool(np.isfinite(self.low) and np.isfinite(self.high))
+
+
+def mean(points: Sequence[float]) -> Interval:
+    """The mean over seeds; the interval resamples them."""
+    values = np.asarray(points, np.float64)
+    if len(values) < SEEDS_FOR_A_CLAIM:
+        return Interval(float(values.mean()))
+    drawn = _generator().choice(values, (RESAMPLES, len(values))).mean(axis=1)
+    return Interval(float(values.mean()), *_interval(drawn))
+
+
+def improvement(a: Points, b: Points) -> Interval:
+    """Probability that a seed of `a` is above one of `b`, mean over the games of both (ties count half)."""
+    games = [game for game in a if game in b]
+    if not games:
+        return Interval(np.nan)
+    pairs = [(np.asarray(a[game], np.float64), np.asarray(b[game], np.float64)) for game in games]
+    value = float(np.mean([_above(x[None], y[None]) for x, y in pairs]))
+    if min(min(len(x), len(y)) for x, y in pairs) < SEEDS_FOR_A_CLAIM:
+        return Interval(value)
+    chance = _generator()
+    drawn = [
+        _above(chance.choice(x, (RESAMPLES, len(x))), chance.choice(y, (RESAMPLES, len(y)))) for x, y in pairs
+    ]
+    return Interval(value, *_interval(np.mean(drawn, axis=0)))
+
+
+def ratio(a: Sequence[float], b: Sequence[float]) -> Interval:
+    """Mean of `a` divided by mean of `b`; the interval resamples the seeds of both."""
+    x, y = np.asarray(a, np.float64), np.asarray(b, np.float64)
+    if not len(x) or not len(y) or y.mean() <= 0:
+        return Interval(np.nan)
+    if min(len(x), len(y)) < SEEDS_FOR_A_CLAIM:
+        return Interval(float(x.mean() / y.mean()))
+    chance = _generator()
+    above = chance.choice(x, (RESAMPLES, len(x))).mean(axis=1)
+    below = chance.choice(y, (RESAMPLES, len(y))).mean(axis=1)
+    return Interval(float(x.mean() / y.mean()), *_interval(above / np.maximum(below, 1e-12)))
+
+
+def judged(claim: str, interval: Interval, threshold: float, what: str) -> Verdict:
+    """The verdict on "above the threshold"."""
+    if not np.isfinite(interval.value):
+        return Verdict(Word.UNDECIDED, claim, f"{what} was not measured")
+    if not interval.is_known:
+        return Verdict(
+            Word.UNDECIDED, claim, f"{what} {interval.value:.3g}, from fewer than {SEEDS_FOR_A_CLAIM} seeds"
+        )
+    word = (
+        Word.CONFIRMED if interval.low > threshold
+        else Word.NOT_CONFIRMED if interval.high < threshold
+        else Word.UNDECIDED
+    )  # fmt: skip
+    known = f"95% interval {interval.low:.3g} to {interval.high:.3g}; threshold {threshold:.3g}"
+    return Verdict(word, claim, f"{what} {interval.value:.3g} ({known})")
+
+
+def better(claim: str, a: Points, b: Points) -> Verdict:
+    """The verdict on "a is above b"."""
+    return judged(claim, improvement(a, b), 0.5, "probability of improvement")
+
+
+def lower(claim: str, a: Points, b: Points) -> Verdict:
+    """The verdict on "a is below b"."""
+    return judged(claim, improvement(b, a), 0.5, "probability of a lower value")
+
+
+def against_each(
+    claim: str, rows: Rows, ours: str, others: Iterable[str], value: Value, how: Comparison
+) -> Verdict:
+    """A claim about one variant against several."""
+    mine = rows.points(ours, value)
+    return together(claim, [how(f"against {other}", mine, rows.points(other, value)) for other in others])
+
+
+def together(claim: str, parts: Sequence[Verdict]) -> Verdict:
+    """A claim of several parts: confirmed if all are, not confirmed if one is not."""
+    words = [part.word for part in parts]
+    reason = "; ".join(f"{part.claim}: {part.word}, {part.reason}" for part in parts)
+    if not parts:
+        return Verdict(Word.UNDECIDED, claim, "nothing was measured")
+    for word in (Word.IMPOSSIBLE, Word.NOT_CONFIRMED, Word.UNDECIDED):
+        if word in words:
+            return Verdict(word, claim, reason)
+    return Verdict(Word.CONFIRMED, claim, reason)
+
+
+def _above(x: Array, y: Array) -> Array:
+    """The share of pairs with x above y, [R] from [R, n] and [R, m]."""
+    left, right = x[:, :, None], y[:, None, :]
+    return np.mean((left > right) + 0.5 * (left == right), axis=(1, 2))
+
+
+def _interval(drawn: Any) -> tuple[float, float]:
+    low, high = np.quantile(drawn, [0.025, 0.975])
+    return float(low), float(high)
+
+
+def _generator() -> np.random.Generator:
+    return np.random.default_rng(0)

@@ -1,0 +1,67 @@
+"""Our own: the Adroit hand from demonstrations, the Learner beside behaviour cloning. There are no rules."""
+
+from rlpd_gx.config import Settings
+from rlpd_gx.errors import GxError
+from rlpd_gx.experiments import showing
+from rlpd_gx.experiments.evidence import Rows, better
+from rlpd_gx.experiments.experiment import Experiment, Request, Variant, named
+from rlpd_gx.experiments.plan import Planned
+from rlpd_gx.report.chapter import Chapter
+from rlpd_gx.trees import Json
+
+TASKS = {"pen": "AdroitHandPen-v1", "door": "AdroitHandDoor-v1"}
+OURS, CLONE = "RLPD-GX", "cloning"
+VARIANTS = (
+    Variant(OURS, "rlpd-gx"),
+    Variant(CLONE, "rlpd-gx", {"actor": "clone", "steps": 0, "warm_start_updates": 20_000, "utd": 1.0}),
+)
+NAMES = [variant.name for variant in VARIANTS]
+BUDGET: Settings = {
+    "ensemble_size": 2, "target_subset": 2, "batch_size": 128, "utd": 2.0, "warm_start_updates": 10_000,
+    "clone_weight": (0.1, 1000.0),  # demonstrations are few and good: without cloning they are unlearned
+    "steps": 20_000, "evaluate_every": 5_000, "evaluation_episodes": 25,
+}  # fmt: skip
+
+
+def plan(request: Request) -> list[Planned]:
+    """Both variants of each task that --data has demonstrations of."""
+    runs = []
+    for task in request.games or TASKS:
+        if task not in TASKS:
+            raise GxError(f"--games {task}: the tasks of adroit are {', '.join(TASKS)}")
+        offline = request.data(task)
+        for variant in VARIANTS if offline else ():
+            for seed in request.seed_range:
+                values = BUDGET | {"env": TASKS[task], "offline": offline, "seed": seed} | variant.values
+                labels = {"game": task, "variant": variant.name, "seed": seed, "scale": request.scale.name}
+                runs.append(named(Planned("", values | request.scale.settings, variant.preset, labels)))
+    return runs
+
+
+def success(row: Json) -> float | None:
+    """Share of episodes in which the environment reported success at least once."""
+    return row["success_rate"]
+
+
+def show(rows: Rows) -> Chapter:
+    """Success and return."""
+    verdict = better(
+        "Learning on top of the demonstrations beats cloning them", *(rows.points(n, success) for n in NAMES)
+    )
+    tables = [
+        *(
+            showing.value_table(f"Success in {t}", rows.of(game=t), NAMES, {"success": success})
+            for t in rows.games
+        ),
+        showing.score_table(rows, NAMES),
+    ]
+    return showing.chapter(EXPERIMENT.name, EXPERIMENT.title, EXPERIMENT.about, rows, [verdict], tables)
+
+
+EXPERIMENT = Experiment(
+    "adroit",
+    "Adroit hand",
+    "Not in the paper: RLPD's own kind of task, from human demonstrations, without rules.",
+    plan,
+    show,
+)

@@ -1,0 +1,97 @@
+"""Our own: MuJoCo tasks under the action constraints of the public benchmark (Kasaura et al., 2023)."""
+
+from rlpd_gx.config import Settings
+from rlpd_gx.errors import GxError
+from rlpd_gx.experiments import showing
+from rlpd_gx.experiments.evidence import SEEDS_FOR_A_CLAIM, Rows, better, judged, ratio, score, together
+from rlpd_gx.experiments.experiment import RANDOM, Experiment, Request, Variant, named
+from rlpd_gx.experiments.plan import Planned
+from rlpd_gx.report.chapter import Chapter, Verdict, Word
+
+TASKS = {  # short name -> environment and rules
+    "Hopper": ("Hopper-v5", "rlpd_gx.envs.mujoco:power"),
+    "HalfCheetah": ("HalfCheetah-v5", "rlpd_gx.envs.mujoco:cheetah_power"),
+    "Walker2d": ("Walker2d-v5", "rlpd_gx.envs.mujoco:power"),
+}
+OURS, UNGUARDED, SHIELD, CLONE = "RLPD-GX", "no guard", "SAC+Shield", "guarded cloning"
+VARIANTS = (
+    Variant(OURS, "rlpd-gx"),
+    Variant(UNGUARDED, "rlpd-gx", {"guard": "none"}),
+    Variant(SHIELD, "rlpd-gx", {"guard": "shield"}),
+    Variant(CLONE, "clone", {"steps": 0, "warm_start_updates": 10_000, "utd": 1.0}),
+    Variant(RANDOM.name, "rlpd-gx", {"guard": "random"}),
+)
+BUDGET: Settings = {  # chosen for Hopper on seed 11 (docs/results.md)
+    "ensemble_size": 2, "target_subset": 2, "utd": 4.0, "batch_size": 128, "steps": 20_000, "evaluation_episodes": 10,
+}  # fmt: skip
+BEGINNER = "behaviour_iteration <= 20"  # of the ladder data: what a beginner saw
+
+
+def plan(request: Request) -> list[Planned]:
+    """Guarded, unguarded, shielded, cloned and random, with offline data where --data has some."""
+    scale, runs = request.scale, []
+    tasks = request.games or ([*TASKS][:1] if scale.name == "smoke" else [*TASKS])
+    for task in tasks:
+        if task not in TASKS:
+            raise GxError(f"--games {task}: the tasks of constraints are {', '.join(TASKS)}")
+        env, rules = TASKS[task]
+        offline = request.data(task)
+        data: Settings = (
+            {"offline": offline, "offline_state": "rlpd_gx.envs.mujoco:stored_joint_state"} if offline else {}
+        )
+        if "ladder" in offline:
+            data["offline_where"] = (BEGINNER,)
+        for variant in (v for v in VARIANTS if offline or v.name != CLONE):
+            for seed in request.seed_range:
+                values = BUDGET | {"env": env, "rules": rules} | data | scale.settings | variant.values
+                if scale.name == "smoke":
+                    values |= {"env_kwargs": scale.env_kwargs} | (
+                        {"warm_start_updates": 10} if variant.name == CLONE else {}
+                    )
+                labels = {"game": task, "variant": variant.name, "seed": seed, "scale": scale.name}
+                runs.append(named(Planned("", values | {"seed": seed}, variant.preset, labels)))
+    return runs
+
+
+def show(rows: Rows) -> Chapter:
+    """Returns, and violations as a wrapper below the guard counts them."""
+    names = [variant.name for variant in VARIANTS if rows.of(variant=variant.name).rows]
+    points = {name: rows.points(name, score) for name in names}
+    verdicts = [_no_violation(rows)]
+    if OURS in points and UNGUARDED in points:
+        parts = [
+            judged(game, ratio(values, points[UNGUARDED].get(game, [])), 0.9, "ratio of returns")
+            for game, values in points[OURS].items()
+        ]
+        verdicts.append(together("Guarded returns are at least 0.9 of the unguarded ones", parts))
+    for other in (SHIELD, CLONE, RANDOM.name):
+        if other in points:
+            verdicts.append(better(f"RLPD-GX has higher returns than {other}", points[OURS], points[other]))
+    tables = [showing.score_table(rows, names), showing.safety_table(rows, names)]
+    return showing.chapter(EXPERIMENT.name, EXPERIMENT.title, EXPERIMENT.about, rows, verdicts, tables)
+
+
+def _no_violation(rows: Rows) -> Verdict:
+    guarded = [row for row in rows.rows if row["enforces"]]
+    counts = [
+        row["outside"][where] for row in guarded if row["outside"] for where in ("training", "evaluation")
+    ]
+    claim, reason = (
+        "The guard lets no forbidden action through",
+        f"{showing.outside(guarded)} executed actions",
+    )
+    if not counts:
+        return Verdict(Word.UNDECIDED, claim, reason)
+    if any(count["violations"] for count in counts):
+        return Verdict(Word.NOT_CONFIRMED, claim, reason)
+    enough = len({row["seed"] for row in guarded}) >= SEEDS_FOR_A_CLAIM
+    return Verdict(Word.CONFIRMED if enough else Word.UNDECIDED, claim, reason)
+
+
+EXPERIMENT = Experiment(
+    "constraints",
+    "Action constraints",
+    "Not in the paper: MuJoCo tasks under the power limits of the action-constrained RL benchmark.",
+    plan,
+    show,
+)

@@ -1,0 +1,218 @@
+"""Tables, curves and facts of a chapter, from rows."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from rlpd_gx.experiments import evidence, reported
+from rlpd_gx.experiments.evidence import Curve, Interval, Rows, Value
+from rlpd_gx.report.chapter import Chapter, Figure, Table, Verdict
+from rlpd_gx.report.charts import COLOURS, Bars, Series, number
+from rlpd_gx.trees import Json
+
+PAPER = "reported by the paper"
+
+
+def chapter(
+    name: str,
+    title: str,
+    about: str,
+    rows: Rows,
+    verdicts: Sequence[Verdict],
+    tables: Sequence[Table],
+    figures: Sequence[Figure] = (),
+) -> Chapter:
+    """A chapter with the facts of its runs."""
+    scales = rows.labels("scale")
+    games = " ".join(rows.games)
+    commands = [f"rlpd-gx reproduce {name} --scale {scale} --games {games}" for scale in scales]
+    commands += [row["command"] for row in rows.rows[:1]]
+    return Chapter(name, title, about, [*verdicts], [*tables], [*figures], facts(rows), commands, notes(rows))
+
+
+def cell(points: Sequence[float]) -> str:
+    """`1,234 [1,100, 1,400]` from five seeds or more; otherwise the points."""
+    if not points:
+        return "–"
+    found = evidence.mean(points)
+    if not found.is_known:
+        return ", ".join(map(short, points))
+    return f"{short(found.value)} [{short(found.low)}, {short(found.high)}]"
+
+
+def short(value: float) -> str:
+    """Three significant digits, or a whole number."""
+    return number(round(value)) if abs(value) >= 100 else number(float(f"{value:.3g}"))
+
+
+def score_table(
+    rows: Rows, variants: Sequence[str], table: str = "", names: dict[str, str] | None = None
+) -> Table:
+    """Scores by variant and game; below each the paper's, from its `table` under its own `names`."""
+    games, lines = rows.games, []
+    for variant in variants:
+        points = rows.points(variant, evidence.score)
+        lines.append([variant, *(cell(points.get(game, [])) for game in games)])
+        theirs = (
+            [reported.score(table, (names or {}).get(variant, variant), game) for game in games]
+            if table
+            else []
+        )
+        if any(value is not None for value in theirs):
+            lines.append([PAPER, *("–" if v is None else short(v) for v in theirs)])
+    return Table("Score of the final policy under its guard", ["", *games], lines)
+
+
+def value_table(caption: str, rows: Rows, variants: Sequence[str], columns: dict[str, Value]) -> Table:
+    """Measured values by variant, all games together."""
+    lines = []
+    for variant in variants:
+        lines.append([variant, *(cell(rows.flat(variant, value)) for value in columns.values())])
+    return Table(caption, ["", *columns], lines)
+
+
+def safety_table(rows: Rows, variants: Sequence[str]) -> Table:
+    """Unsafe events and corrections of training, and violations counted from outside."""
+    lines = []
+    for variant in variants:
+        found = rows.of(variant=variant).rows
+        steps = sum(row["training"]["steps"] for row in found) or 1
+        events = [row["training"]["unsafe_events"] for row in found if row["unsafe_events_watched"]]
+        corrections = sum(row["training"]["corrections"] for row in found if row["enforces"])
+        lines.append([
+            variant, short(1000 * sum(events) / steps) if events else "not watched",
+            f"{100 * corrections / steps:.1f}%", outside(found), number(sum(row["simulated_steps"] for row in found)),
+        ])  # fmt: skip
+    heads = [
+        "",
+        "unsafe events per 1,000 training steps",
+        "corrected",
+        "violations (counted from outside)",
+        "simulated steps",
+    ]
+    return Table("Safety", heads, lines)
+
+
+def outside(rows: Sequence[Json]) -> str:
+    """`0 of 120,000 actions`."""
+    counts = [row["outside"][where] for row in rows if row["outside"] for where in ("training", "evaluation")]
+    if not counts:
+        return "not counted"
+    return f"{number(sum(c['violations'] for c in counts))} of {number(sum(c['executed'] for c in counts))}"
+
+
+def curve(
+    rows: Rows, variants: Sequence[str], of: Curve, title: str, caption: str = "", **axes: Any
+) -> Figure:
+    """Mean over seeds with a band: the 95% interval from five seeds, otherwise the range."""
+    series = []
+    for colour, variant in enumerate(variants):
+        steps, middle, low, high = _bands([of(row) for row in rows.of(variant=variant).rows])
+        band = (low, high) if low != high else None
+        series.append(Series(variant, (steps, middle), "line", colour % COLOURS + 1, band))
+    return Figure(
+        title,
+        f"{caption} Mean over seeds; the band is the 95% interval (from five seeds) or the range.".strip(),
+        series,
+        **axes,
+    )
+
+
+def bars(title: str, caption: str, groups: dict[str, Value], rows: Rows, variants: Sequence[str]) -> Figure:
+    """A bar for each variant in each group of measurements."""
+    values: list[list[float | None]] = []
+    intervals: list[list[tuple[float, float] | None]] = []
+    for variant in variants:
+        found = [_all(rows, variant, value) for value in groups.values()]
+        values.append([None if f is None else f.value for f in found])
+        intervals.append([(f.low, f.high) if f is not None and f.is_known else None for f in found])
+    return Figure(title, caption, bars=Bars([*groups], [*variants], values, intervals))
+
+
+def score_bars(rows: Rows, variants: Sequence[str]) -> Figure:
+    """Scores of every variant in every game, as a share of the best one's: games have very different ranges."""
+
+    def of(game: str) -> Value:
+        means = [np.mean(points) for v in variants if (points := rows.points(v, evidence.score).get(game))]
+        random = reported.atari100k("random", game)
+        best = max(max(means) - random, 1e-9)
+        return lambda row: (row["score"] - random) / best if row["game"] == game else None
+
+    groups = {game: of(game) for game in rows.games}
+    caption = (
+        "1: the best variant of the game; 0: random play, as the paper reports it. Whiskers: 95% interval."
+    )
+    return bars("Score relative to the best variant", caption, groups, rows, variants)
+
+
+def facts(rows: Rows) -> dict[str, str]:
+    """Where the numbers come from."""
+    found = rows.rows
+    versions = sorted(
+        {
+            f"{name} {row['versions'][name]}"
+            for row in found
+            for name in ("rlpd-gx", "torch", "ale-py", "mujoco")
+            if name in row["versions"]
+        }
+    )
+    dates = sorted({row["date"] for row in found})
+    seeds = sorted({row["seed"] for row in found})
+    return {
+        "runs": f"{len(found)}, scale {', '.join(rows.labels('scale'))}, seeds {', '.join(map(str, seeds))}",
+        "steps": ", ".join(number(steps) for steps in sorted({row["training"]["steps"] for row in found})),
+        "violations in guarded runs, counted from outside": outside(
+            [row for row in found if row["enforces"]]
+        ),
+        "machine": "; ".join(sorted({row["machine"] for row in found})),
+        "versions": ", ".join(versions),
+        "commits": ", ".join(sorted({row["commit"] for row in found})),
+        "dates": dates[0] if len(dates) == 1 else f"{dates[0]} to {dates[-1]}",
+        "time": f"{sum(row['seconds'] for row in found) / 3600:.2f} hours of one core",
+    }
+
+
+def notes(rows: Rows) -> list[str]:
+    """What a reader has to know before the numbers."""
+    said = []
+    if "smoke" in rows.labels("scale"):
+        said.append(
+            "Smoke runs of a few steps: they show that everything works, and their numbers mean nothing."
+        )
+    few = min(
+        (len(rows.of(game=g, variant=v).rows) for g in rows.games for v in rows.labels("variant")), default=0
+    )
+    if few < evidence.SEEDS_FOR_A_CLAIM:
+        said.append(
+            f"Fewer than {evidence.SEEDS_FOR_A_CLAIM} seeds somewhere: points are shown and nothing is claimed."
+        )
+    for variant in rows.labels("variant"):
+        kinds = {_what_differs(row) for row in rows.of(variant=variant).rows}
+        if len(kinds) > 1:
+            said.append(f"Rows of {variant!r} were made with {len(kinds)} different settings.")
+    return said
+
+
+def _what_differs(row: Json) -> str:
+    return str(
+        {name: value for name, value in row["settings"].items() if name not in ("env", "seed", "offline")}
+    )
+
+
+def _all(rows: Rows, variant: str, value: Value) -> Interval | None:
+    points = rows.flat(variant, value)
+    return evidence.mean(points) if points else None
+
+
+def _bands(curves: Sequence[list[list[float]]]) -> tuple[list[float], list[float], list[float], list[float]]:
+    by_step: dict[float, list[float]] = {}
+    for points in curves:
+        for step, value in points:
+            by_step.setdefault(step, []).append(value)
+    most = max(map(len, by_step.values()), default=0)
+    steps = sorted(step for step, values in by_step.items() if len(values) == most)
+    means = [evidence.mean(by_step[step]) for step in steps]
+    low = [m.low if m.is_known else float(np.min(by_step[s])) for s, m in zip(steps, means, strict=True)]
+    high = [m.high if m.is_known else float(np.max(by_step[s])) for s, m in zip(steps, means, strict=True)]
+    return [float(s) for s in steps], [m.value for m in means], low, high

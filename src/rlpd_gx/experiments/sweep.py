@@ -1,0 +1,129 @@
+"""A sweep: a table of runs, brought to its end by an engine, however often it is killed on the way."""
+
+import sys
+from collections.abc import Sequence
+from contextlib import closing
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TextIO
+
+from rlpd_gx.errors import GxError
+from rlpd_gx.experiments.engines import Engine
+from rlpd_gx.experiments.plan import Planned
+from rlpd_gx.experiments.progress import Progress
+from rlpd_gx.experiments.rows import Table, row_of
+from rlpd_gx.experiments.worker import Job, is_done
+from rlpd_gx.loop.run_folder import Lock
+
+MOST_LOSSES = 5  # of one run's process; then something kills it every time
+POLL_SECONDS = 1.0
+
+
+@dataclass
+class Sweep:
+    """The runs of one experiment, where their folders are, and the table of their rows."""
+
+    name: str
+    plan: Sequence[Planned]
+    out: Path
+    table: Table
+
+    def left(self) -> list[Job]:
+        """The runs without a row, once each, and those that they fork from."""
+        rows = self.table.rows()
+        jobs: dict[str, Job] = {}
+        for planned in self.plan:
+            row = rows.get(planned.fingerprint)
+            if row is not None and set(planned.measure) <= set(row["measured"]):
+                continue
+            if planned.fork is not None and not is_done(self.job(planned.fork)):
+                jobs.setdefault(planned.fork.fingerprint, self.job(planned.fork))
+            jobs.setdefault(planned.fingerprint, self.job(planned))
+        return list(jobs.values())
+
+    def job(self, planned: Planned) -> Job:
+        """A run with its folder, which the fingerprint is part of: other settings never share one."""
+        fork = None if planned.fork is None else self.job(planned.fork).folder
+        return Job(planned, self.out / f"{planned.name}-{planned.fingerprint[:8]}", fork)
+
+    def finished(self, job: Job) -> None:
+        """Write the row of a run."""
+        self.table.add(row_of(job.planned, job.folder, self.name))
+
+
+@dataclass(frozen=True)
+class Waiting:
+    """A run that has not been started, and the sweep that it belongs to."""
+
+    sweep: Sweep
+    job: Job
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether the run that it forks from is complete."""
+        fork = self.job.planned.fork
+        return fork is None or is_done(self.sweep.job(fork))
+
+
+def run(sweeps: Sequence[Sweep], engine: Engine, stream: TextIO = sys.stderr) -> list[str]:
+    """Bring every run of every sweep to its end; returns a sentence for each that failed.
+
+    A run is started where its row is missing; a folder that is complete only gets its row. So a sweep that was killed
+    continues, counts no run twice and loses none.
+    """
+    locks = [_lock(sweep.out) for sweep in sweeps]
+    waiting = [Waiting(sweep, job) for sweep in sweeps for job in sweep.left()]
+    # experiments may share a run: it is trained once, and measured for all of them
+    measure = {
+        folder: tuple(
+            dict.fromkeys(n for one in waiting if one.job.folder == folder for n in one.job.planned.measure)
+        )
+        for folder in {one.job.folder for one in waiting}
+    }
+    running: dict[Path, Waiting] = {}
+    losses: dict[Path, int] = {}
+    failed: list[str] = []
+    known = sum(len({planned.fingerprint for planned in sweep.plan}) for sweep in sweeps) - len(waiting)
+    print(f"{len(waiting)} runs to do, {max(known, 0)} have rows", file=stream)
+    with Progress(stream, len(waiting)) as progress, closing(engine):
+        while waiting or running:
+            for one in [one for one in waiting if one.job.folder not in running and is_done(one.job)]:
+                waiting.remove(one)
+                one.sweep.finished(one.job)
+                progress.ended(one.job)
+            ready = list({one.job.folder: one for one in reversed(waiting) if one.is_ready}.values())[::-1]
+            ready = [one for one in ready if one.job.folder not in running]
+            if waiting and not ready and not running:
+                failed += [f"{one.job.folder}: the run that it forks from failed" for one in waiting]
+                break
+            for one in ready[: engine.slots - len(running)]:
+                waiting.remove(one)
+                running[one.job.folder] = one
+                engine.submit(
+                    replace(one.job, planned=replace(one.job.planned, measure=measure[one.job.folder]))
+                )
+                progress.started(one.job, engine.slots)
+            for outcome in engine.wait(POLL_SECONDS):
+                one = running.pop(outcome.job.folder)
+                if not outcome.error:
+                    one.sweep.finished(one.job)
+                    progress.ended(one.job)
+                    continue
+                losses[one.job.folder] = losses.get(one.job.folder, 0) + 1
+                again = outcome.interrupted and losses[one.job.folder] <= MOST_LOSSES
+                progress.failed(one.job, outcome.error, again=again)
+                if again:
+                    waiting.insert(0, one)
+                else:
+                    failed.append(f"{one.job.folder}: {outcome.error}")
+            progress.tick()
+    del locks
+    return failed
+
+
+def _lock(out: Path) -> Lock:
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise GxError(f"--out {out}: cannot be made: {error.strerror}") from None
+    return Lock.take(out)

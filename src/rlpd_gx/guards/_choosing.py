@@ -1,0 +1,68 @@
+"""A Guardian that may execute another action than the nearest allowed one. What ran is what its audit records."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+
+from rlpd_gx.errors import StopEpisode
+from rlpd_gx.guardian import Guardian
+from rlpd_gx.safe_sets import Mask
+from rlpd_gx.types import Action, ContextLike, State, Verdict
+
+Choose = Callable[["ChoosingGuardian", Verdict, State, ContextLike], Action | None]
+"""What to execute in place of the verdict's action; None keeps that."""
+
+
+class ChoosingGuardian(Guardian):
+    """Asks `choose` about each verdict before it is recorded."""
+
+    def __init__(
+        self, action_space: gym.Space, rules: Any, *, choose: Choose, audit: Any = None, **options: Any
+    ) -> None:
+        super().__init__(action_space, rules, audit=audit, **options)
+        self.choose = choose
+        self.silent = Guardian(action_space, rules, **options)
+        """The same rules: asked as often as needed, without a trace in the audit."""
+
+    def certify(
+        self,
+        state: State,
+        proposed: Action,
+        *,
+        context: ContextLike = None,
+        preference: Action | None = None,
+    ) -> Verdict:
+        """The verdict on one proposed action, with the chosen action in it."""
+        try:
+            verdict = self.silent.certify(state, proposed, context=context, preference=preference)
+        except StopEpisode as stop:
+            self.audit.record_stop({0: str(stop)})
+            raise
+        chosen = self.choose(self, verdict, state, context)
+        if chosen is not None:
+            executed = self.silent.certify(state, chosen, context=context)
+            verdict = replace(
+                verdict,
+                action=chosen,
+                suggestion=chosen if self.mode == "enforce" else verdict.suggestion,
+                distance=self.distance(verdict, chosen),
+                executed_margin=executed.margin,
+                exact=False,
+            )
+        self.audit.record(verdict)
+        return verdict
+
+    def distance(self, verdict: Verdict, action: Action) -> float:
+        """From the proposal to an action, as corrections measure it."""
+        if isinstance(self.action_space, gym.spaces.Box):
+            return float(np.linalg.norm(np.asarray(action, float) - np.asarray(verdict.proposed, float)))
+        embedding = verdict.safe_set.embedding if isinstance(verdict.safe_set, Mask) else None
+        if embedding is None or not isinstance(self.action_space, gym.spaces.Discrete):
+            return float(np.any(np.asarray(action) != np.asarray(verdict.proposed)))
+        start = int(self.action_space.start)
+        return float(
+            np.linalg.norm(embedding[int(action) - start] - embedding[int(verdict.proposed) - start])
+        )

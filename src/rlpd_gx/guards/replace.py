@@ -1,0 +1,120 @@
+"""Replace: a forbidden proposal is replaced by an allowed action drawn uniformly, not by the nearest one.
+
+`Replace("careful", ..., policy=function)` in a module of your own asks a declared safe policy, state -> action, first.
+What is drawn is certified by the Guardian before it runs. Where an action cannot be drawn, the nearest one runs:
+continuous rules without a finite description, and sets so thin that 1,000 uniform actions all miss them.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Self
+
+from rlpd_gx.guards import shield
+from rlpd_gx.guards.base import Guard
+
+if TYPE_CHECKING:
+    import gymnasium as gym
+    import numpy as np
+
+    from rlpd_gx.guards._choosing import ChoosingGuardian
+    from rlpd_gx.types import Action, ContextLike, State, Verdict
+
+DRAWS = 1_000
+
+
+@dataclass(frozen=True)
+class Replace(Guard):
+    """Draws in place of projecting."""
+
+    policy: "Callable[[State], Action] | None" = None
+    """A declared safe policy; its action runs where the rules allow it."""
+    seed: int = 0
+    generators: "list[np.random.Generator]" = field(default_factory=list)
+    """One for each environment that was made."""
+
+    def begin(self, seed: int, *, watched: bool) -> Self:
+        return replace(self, seed=seed, generators=[])
+
+    def environment(self, env: "gym.Env", rules: Any, **options: Any) -> "gym.Env":
+        import numpy as np
+
+        from rlpd_gx.guardian import GuardedEnv
+        from rlpd_gx.guards._choosing import ChoosingGuardian
+
+        generator = np.random.default_rng([self.seed, len(self.generators)])
+        self.generators.append(generator)
+
+        def choose(
+            guardian: "ChoosingGuardian", verdict: "Verdict", state: "State", context: "ContextLike"
+        ) -> "Action | None":
+            return self._drawn(generator, guardian, verdict, state, context)
+
+        wrapper = ("state", "unsafe_event", "initial_action", "parameters")
+        own = {name: options.pop(name) for name in wrapper if name in options}
+        guardian = ChoosingGuardian(env.action_space, rules, choose=choose, mode=self.mode, **options)
+        return GuardedEnv(env, guardian, **own)
+
+    def _drawn(
+        self,
+        generator: "np.random.Generator",
+        guardian: "ChoosingGuardian",
+        verdict: "Verdict",
+        state: "State",
+        context: "ContextLike",
+    ) -> "Action | None":
+        """An allowed action, for a proposal that was projected."""
+        from rlpd_gx.types import Status
+
+        if verdict.status is not Status.PROJECTED:
+            return None
+        candidates = [] if self.policy is None else [self.policy(state)]
+        uniform = _uniform(generator, guardian, verdict, state, context)
+        for action in [*candidates, *([] if uniform is None else [uniform])]:
+            if not guardian.silent.certify(state, action, context=context).corrected:
+                return action
+        return None
+
+    def state(self) -> dict[str, Any]:
+        return {"generators": {str(i): g.bit_generator.state for i, g in enumerate(self.generators)}}
+
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        for generator, saved in zip(self.generators, state["generators"].values(), strict=False):
+            generator.bit_generator.state = saved
+
+
+def _uniform(
+    generator: "np.random.Generator",
+    guardian: "ChoosingGuardian",
+    verdict: "Verdict",
+    state: "State",
+    context: "ContextLike",
+) -> "Action | None":
+    import gymnasium as gym
+    import numpy as np
+
+    from rlpd_gx.envs.actions import ActionView
+    from rlpd_gx.guardian.reading import batch_of_one
+    from rlpd_gx.safe_sets import Mask
+
+    allowed, space = verdict.safe_set, guardian.action_space
+    if isinstance(allowed, Mask):
+        if not allowed.tested.all():  # the rules are lazy: ask about every action
+            given = {} if context is None else vars(context)
+            fields = {name: None if v is None else batch_of_one(v) for name, v in given.items()}
+            complete = guardian.silent.safe_sets(batch_of_one(state), context=fields)
+            assert isinstance(complete, Mask)
+            allowed = complete[0]
+        number = np.asarray(generator.choice(np.flatnonzero(allowed.allowed)))
+        return (
+            number + space.start
+            if isinstance(space, gym.spaces.Discrete)
+            else ActionView(space).executed(number)
+        )
+    if allowed is None or not isinstance(space, gym.spaces.Box):
+        return None
+    draws = generator.uniform(space.low, space.high, (DRAWS, *space.shape)).astype(space.dtype)
+    inside = np.flatnonzero(np.asarray(allowed.margin(draws)) >= 0)
+    return draws[inside[0]] if len(inside) else None
+
+
+GUARD = Replace("replace", mode="enforce", settings=shield.GUARD.settings)

@@ -1,0 +1,272 @@
+"""What all learners share: an ensemble of critics, its target, the temperature, and the block of updates."""
+
+import copy
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Generic, NamedTuple, TypeVar
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from rlpd_gx.config import LearnerConfig
+from rlpd_gx.errors import GxError
+from rlpd_gx.learner.adam import Adam
+from rlpd_gx.learner.networks import (
+    Encoder,
+    Ensemble,
+    FlatEncoder,
+    Observed,
+    PixelEncoder,
+    random_shift,
+)
+from rlpd_gx.learner.policy import PolicyNetwork
+from rlpd_gx.safe_sets import Spec
+from rlpd_gx.types import Array, Batch, Observation, SpanSteps
+
+RANDOM_SHIFT = 4  # pixels, as in DrQ and RLPD
+CODES = ("safe_set", "next_safe_set")  # columns that stay encoded numpy rows
+
+Policy = TypeVar("Policy", bound=PolicyNetwork)
+
+
+class Step(NamedTuple):
+    """One step inside a span, each [B]: value of the state, probability of its action, and the value of that."""
+
+    value: Tensor
+    probability: Tensor
+    q: Tensor
+
+
+class QLearner(ABC, Generic[Policy]):
+    """N critics on the features of an encoder, target critics, and a learned temperature.
+
+    Safe sets are stored codes that `safe_set_spec` describes; the rules behind them play no part here.
+    """
+
+    def __init__(
+        self,
+        config: LearnerConfig,
+        encoder: Encoder,
+        critics: Ensemble,
+        policy: Policy,
+        log_temperature: Tensor,
+        *,
+        safe_set_spec: Spec | None,
+        device: str | torch.device,
+    ) -> None:
+        if safe_set_spec is None and not (
+            config.backup == "none" and config.actor in ("auto", "raw", "clone")
+        ):
+            raise GxError(
+                "there are no stored safe sets (no rules, or rules without a finite description), so only "
+                "backup=none with actor=raw can be used; write the rules as bounds, constraints or masks"
+            )
+        self.config, self.device, self.safe_set_spec = config, torch.device(device), safe_set_spec
+        self.critic = nn.ModuleDict({"encoder": encoder, "ensemble": critics}).to(self.device)
+        self.target = copy.deepcopy(self.critic).requires_grad_(False)
+        self.policy, self.generator = policy, policy.generator
+        self.parameters: dict[str, list[Tensor]] = {
+            "critic": list(self.critic.parameters()),
+            "target": list(self.target.parameters()),
+        }
+        self.log_temperature = log_temperature
+        self.data_returns: Tensor | None = None
+        """Discounted return [n] from each offline row on, for `ood_penalty = calibrated`."""
+        self.optimisers = {
+            "critic": self._adam("critic", self.parameters["critic"]),
+            "temperature": self._adam("temperature", [log_temperature]),
+        }
+
+    # --- what the loop calls -----------------------------------------------------------------------------
+
+    def act(
+        self,
+        observation: Observation,
+        safe_set: Array | None = None,
+        *,
+        explore: bool = True,
+        generator: torch.Generator | None = None,
+    ) -> Array:
+        """Proposed actions [L, ...] for observations [L, ...] and, for `resample`, safe sets [L, width]."""
+        return self.policy.act(observation, safe_set, explore=explore, generator=generator)
+
+    @torch.no_grad()
+    def probability(self, observation: Observation, action: Array, safe_set: Array) -> Array:
+        """Probability [n] of each action under the guarded policy (continuous: density per component)."""
+        seen, taken = self.policy.tensors((observation, action))
+        return self._probability(self.encode(seen), taken, safe_set).cpu().numpy()
+
+    def calibrate(self, observations: Sequence[Observation]) -> None:
+        """Normalise observations (not images) by the statistics of these [B, ...]."""
+        if isinstance(self.critic["encoder"], FlatEncoder):
+            self.critic["encoder"].calibrate([self.policy.tensors(rows) for rows in observations])
+            self.target["encoder"].load_state_dict(self.critic["encoder"].state_dict())
+
+    def update(self, batch: Batch[Array], *, progress: float = 0.0) -> dict[str, float]:
+        """Learn from [U, B] transitions: U critic updates, then one of the policy.
+
+        `progress` is the fraction of the run that is over; the weight of cloning falls with it.
+        """
+        minibatches = [self._minibatch(batch, index) for index in range(len(batch.reward))]
+        metrics = self._update(minibatches, self.config.clone_weight_at(progress))
+        return {name: float(value) for name, value in metrics.items()}
+
+    def state(self) -> dict[str, Any]:
+        """Everything needed to resume bit for bit: nested dicts of tensors and numbers."""
+        return {
+            "policy": self.policy.state_dict(),  # includes the encoder that policy and critics share
+            "target": self.target.state_dict(),
+            "optimisers": {name: optimiser.state() for name, optimiser in self.optimisers.items()},
+            "generator": self.generator.get_state(),
+        }
+
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        """The inverse of `state`."""
+        self.policy.load_state_dict(state["policy"])
+        self.target.load_state_dict(state["target"])
+        for name, optimiser in self.optimisers.items():
+            optimiser.load_state(state["optimisers"][name])
+        self.generator.set_state(state["generator"].cpu())
+
+    @property
+    def temperature(self) -> Tensor:
+        """alpha."""
+        return self.log_temperature.detach().exp()
+
+    def encode(self, observation: Observed) -> Tensor:
+        """Features [B, f] of observations, without gradient."""
+        return self.policy.encode(observation)
+
+    # --- what differs between learners -------------------------------------------------------------------
+
+    @abstractmethod
+    def _update(self, minibatches: Sequence[Batch[Tensor]], clone_weight: float) -> dict[str, Tensor]:
+        """One block of updates; returns metrics."""
+
+    @abstractmethod
+    def _probability(self, features: Tensor, action: Tensor, safe_set: Array) -> Tensor:
+        """Probability [B] of each action under the guarded policy."""
+
+    # --- shared parts of an update -----------------------------------------------------------------------
+
+    def _adam(self, name: str, parameters: Iterable[Tensor]) -> Adam:
+        return Adam(name, list(parameters), self.config.learning_rate)
+
+    @torch.no_grad()
+    def _update_temperature(self, excess: Tensor, number: int) -> None:
+        """Move alpha by entropy minus target entropy [B], NaN where a state has no target."""
+        mean = excess.nanmean()
+        if self.config.target_entropy != "fixed" and not excess.isnan().all():
+            # the gradient of log alpha * mean(excess)
+            self.optimisers["temperature"].apply([mean], number)
+
+    @torch.no_grad()
+    def _update_target(self) -> None:
+        """Move the target networks towards the critics by tau."""
+        torch._foreach_lerp_(self.parameters["target"], self.parameters["critic"], self.config.tau)
+
+    def _return_of_data(self, batch: Batch[Tensor]) -> Tensor | None:
+        """The return [B] below which a calibrated penalty lowers no value; -inf for online rows."""
+        if self.data_returns is None:
+            return None
+        known = self.data_returns[torch.where(batch.is_online, 0, batch.row)]
+        return torch.where(batch.is_online, -torch.inf, known)
+
+    def _least(self, values: Tensor) -> Tensor:
+        """Minimum over critics [M, ...] -> [...]."""
+        return values.amin(dim=0)
+
+    def _for_actor(self, values: Tensor) -> Tensor:
+        """Mean or minimum over critics [N, ...] -> [...]."""
+        return values.mean(dim=0) if self.config.actor_value == "mean" else self._least(values)
+
+    def _subset(self) -> Tensor | None:
+        """Critics for one target: M of N at random, or all."""
+        size, count = self.config.ensemble_size, self.config.target_subset
+        if count in (0, size):
+            return None
+        return torch.randperm(size, generator=self.generator, device=self.device)[:count]
+
+    def _bootstrapped(self, reward: Tensor, discount: Tensor, value: Tensor) -> Tensor:
+        """r + gamma V(s'); a terminal state has no value, and 0 times an infinite one would be NaN."""
+        return reward + torch.where(discount > 0, discount * value, 0.0)
+
+    def _tree_backup(
+        self, steps: SpanSteps[Tensor], length: Tensor, value: Tensor, at_step: Callable[[int], Step]
+    ) -> Tensor:
+        """Backwards through the spans: later steps are weighted by the probability of their actions."""
+        result = value
+        for k in range(steps.reward.shape[1] - 1, -1, -1):
+            here = self._bootstrapped(steps.reward[:, k], steps.discount[:, k], result)
+            if k:
+                step = at_step(k)
+                here = step.value + step.probability * (here - step.q)
+            result = torch.where(k < length, here, result)
+        return result
+
+    # --- numpy to torch ----------------------------------------------------------------------------------
+
+    def _minibatch(self, batch: Batch[Array], number: int) -> Batch[Tensor]:
+        """One minibatch as tensors on the learner's device; safe sets stay encoded numpy rows [B, width]."""
+        part = batch.minibatch(number)
+        steps = None if part.span_steps is None else SpanSteps[Tensor](**self._columns(vars(part.span_steps)))
+        return Batch(**self._columns(part.arrays()), span_steps=steps)
+
+    def _columns(self, columns: Mapping[str, Any]) -> dict[str, Any]:
+        return {
+            name: value if name in CODES else self.policy.tensors(value) for name, value in columns.items()
+        }
+
+    def _augmented(self, observation: Observed) -> Observed:
+        if isinstance(self.critic["encoder"], PixelEncoder) and isinstance(observation, Tensor):
+            return random_shift(observation, RANDOM_SHIFT, self.generator)
+        return observation
+
+
+def critic_metrics(loss: Tensor, error: Tensor, values: Tensor) -> dict[str, Tensor]:
+    """Of one critic update: loss, TD error and values, the last two [N, B]."""
+    with torch.no_grad():
+        return {
+            "critic_loss": loss / len(values),
+            "td_error": error.abs().mean(),
+            "q_mean": values.mean(),
+            "q_spread": values.std(dim=0).mean() if len(values) > 1 else torch.zeros(()),
+        }
+
+
+def critics_for(
+    config: LearnerConfig, encoder: Encoder, inputs: int, outputs: int, generator: torch.Generator
+) -> Ensemble:
+    """New critics on the features of an encoder and `inputs` more numbers."""
+    sizes = (encoder.features + inputs, *config.hidden_sizes, outputs)
+    return Ensemble(config.ensemble_size, sizes, layer_norm=config.layer_norm, generator=generator)
+
+
+def above(values: Tensor, floor: Tensor | None) -> Tensor:
+    """Values [N, B, k], those below a floor [B] raised to it, so that they have no gradient; -inf stays."""
+    if floor is None:
+        return values
+    return torch.where(values.isneginf(), values, torch.maximum(values, floor[:, None]))
+
+
+def returns_to_go(reward: Array, is_step: Array, gamma: float) -> Array:
+    """Discounted return [n] from each row of a timeline to the end of its episode."""
+    found = np.zeros(len(reward) + 1)
+    for row in range(len(reward) - 1, -1, -1):
+        found[row] = reward[row] + gamma * found[row + 1] if is_step[row] else 0.0
+    return found[:-1].astype(np.float32)
+
+
+def first_temperature(config: LearnerConfig, device: str | torch.device) -> Tensor:
+    """log alpha [] as it begins."""
+    return torch.tensor(np.log(config.temperature), dtype=torch.float32, device=device, requires_grad=True)
+
+
+def trainable_devices() -> Iterable[str]:
+    """Devices of this machine, the fastest first."""
+    if torch.cuda.is_available():
+        yield "cuda"
+    if torch.backends.mps.is_available():
+        yield "mps"
+    yield "cpu"

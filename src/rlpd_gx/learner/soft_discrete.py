@@ -1,0 +1,168 @@
+"""Soft Q-learning for discrete actions: the policy is the softmax of the critics, so there is no actor network."""
+
+from collections.abc import Sequence
+
+import gymnasium as gym
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from rlpd_gx.config import LearnerConfig
+from rlpd_gx.learner.categorical import Allowed, Guarded, entropy, expectation, log_policy
+from rlpd_gx.learner.networks import Observed, compiled, encoder_for
+from rlpd_gx.learner.policy import SoftPolicy
+from rlpd_gx.learner.q_learner import QLearner, Step, above, critic_metrics
+from rlpd_gx.safe_sets import Spec
+from rlpd_gx.trees import index
+from rlpd_gx.types import Array, Batch
+
+
+class SoftDiscrete(QLearner[SoftPolicy]):
+    """The guarded soft operator of `rlpd_gx.theory` with function approximation.
+
+    Under `backup = project` the value of a forbidden action is that of its correction, which is what proposing it leads
+    to: raw proposals need no safe set. Under `renormalise` it is never counted, so proposals need the safe set
+    (`execution = resample`).
+    """
+
+    def __init__(
+        self,
+        config: LearnerConfig,
+        observation_space: gym.Space,
+        action_space: gym.spaces.Discrete,
+        *,
+        safe_set_spec: Spec | None = None,
+        embedding: Array | None = None,
+        seed: int = 0,
+        device: str | torch.device = "cpu",
+    ) -> None:
+        initial = torch.Generator().manual_seed(seed)
+        encoder = encoder_for(observation_space, initial)
+        policy = SoftPolicy(
+            config, encoder, action_space, safe_set_spec, initial=initial, seed=seed, device=device
+        )
+        super().__init__(
+            config,
+            encoder,
+            policy.actor,
+            policy,
+            policy.log_temperature,
+            safe_set_spec=safe_set_spec,
+            device=device,
+        )
+        self.n = int(action_space.n)
+        self.guarded = Guarded(self.n, safe_set_spec, config, embedding, device)
+        if config.compile:
+            for name in ("_loss", "_one_step"):
+                setattr(self, name, compiled(getattr(self, name), self.device))
+
+    def _update(self, minibatches: Sequence[Batch[Tensor]], clone_weight: float) -> dict[str, Tensor]:
+        for number, batch in enumerate(minibatches):
+            target = self._target(batch)
+            allowed = self.guarded.allowed(batch.safe_set)
+            loss, metrics, excess = self._loss(
+                self._augmented(batch.observation),
+                self.policy.index(batch.executed_action),
+                target,
+                allowed,
+                self._cloned(batch, clone_weight),
+                self._return_of_data(batch),
+            )
+            self.optimisers["critic"].step(loss, number)
+            self._update_target()
+        self._update_temperature(excess, number)
+        return metrics | {"alpha": self.temperature}
+
+    def _cloned(self, batch: Batch[Tensor], weight: float) -> Tensor | None:
+        """The weight [B] of cloning each row: offline rows count, and sum to `weight`."""
+        offline = ~batch.is_online
+        return offline * (weight / offline.sum()) if weight > 0 and offline.any() else None
+
+    def _loss(
+        self,
+        observation: Observed,
+        place: Tensor,
+        target: Tensor,
+        allowed: Allowed | None,
+        cloned: Tensor | None,
+        floor: Tensor | None,
+    ) -> tuple[Tensor, dict[str, Tensor], Tensor]:
+        """Loss of the critics at actions [B, 1] towards targets [B]; metrics; entropy minus target entropy [B]."""
+        q = self.critic["ensemble"](self.critic["encoder"](observation))
+        taken = q.gather(-1, place.expand(len(q), -1, 1))[..., 0]
+        goal = target.expand_as(taken)
+        each = F.huber_loss(taken, goal, reduction="none")
+        if self.config.backup == "project" and allowed is not None:
+            each = each * allowed.actions.gather(-1, place)[:, 0] + _as_executed(q, allowed)
+        if self.config.ood_weight:  # as in CQL
+            others = above(q.scatter(-1, place.expand(len(q), -1, 1), -torch.inf), floor).logsumexp(dim=-1)
+            each = each + self.config.ood_weight * (others - taken)
+        loss = each.mean(dim=1).sum()
+        metrics = critic_metrics(loss.detach(), taken.detach() - goal, taken.detach())
+        if cloned is not None:
+            # cross-entropy of the soft policy times alpha: its gradient does not grow as alpha falls
+            alpha, scale = self.temperature, taken.detach().abs().mean()
+            loss = loss + scale * (cloned * (alpha * (q / alpha).logsumexp(dim=-1) - taken)).sum()
+        policy, excess = self._measured(q.detach(), allowed)
+        return loss, metrics | policy, excess
+
+    def _measured(self, q: Tensor, allowed: Allowed | None) -> tuple[dict[str, Tensor], Tensor]:
+        """From values q [N, B, n]: metrics of the policy, and its entropy minus the target entropy [B]."""
+        logits = self.policy.soft(q)
+        uncertainty = entropy(log_policy(logits, None if allowed is None else allowed.actions))
+        metrics = {"entropy": uncertainty.mean(), "value_scale": q.mean(dim=0).abs().mean()}
+        if allowed is not None:
+            metrics["forbidden_mass"] = (logits.softmax(dim=-1) * ~allowed.actions).sum(dim=-1).mean()
+        return metrics, self.guarded.excess(uncertainty, allowed)
+
+    @torch.no_grad()
+    def _target(self, batch: Batch[Tensor]) -> Tensor:
+        """r + gamma V(s') [B], or its corrected multi-step form."""
+        members, seen = self._subset(), self._augmented(batch.next_observation)
+        after = self.guarded.allowed(batch.next_safe_set)
+        if batch.span_steps is None:
+            return self._one_step(seen, batch.reward, batch.discount, after, members)
+        steps, value = batch.span_steps, self._soft_value(seen, after, members)[0]
+
+        def at_step(k: int) -> Step:
+            seen = self._augmented(index(steps.observation, np.s_[:, k]))
+            allowed, place = (
+                self.guarded.allowed(steps.safe_set[:, k]),
+                self.policy.index(steps.executed_action[:, k]),
+            )
+            value, policy, least = self._soft_value(seen, allowed, members)
+            return Step(value, policy.gather(-1, place)[:, 0], least.gather(-1, place)[:, 0])
+
+        return self._tree_backup(steps, batch.span_length, value, at_step)
+
+    def _one_step(
+        self,
+        following: Observed,
+        reward: Tensor,
+        discount: Tensor,
+        allowed: Allowed | None,
+        members: Tensor | None,
+    ) -> Tensor:
+        return self._bootstrapped(reward, discount, self._soft_value(following, allowed, members)[0])
+
+    def _soft_value(
+        self, observation: Observed, allowed: Allowed | None, members: Tensor | None
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """By the target critics: value of the states [B], their policy [B, n] and the least values [B, n]."""
+        q = self.target["ensemble"](self.target["encoder"](observation))
+        policy = self.guarded.policy(self.policy.soft(q), allowed)
+        least = self._least(q if members is None else q[members])
+        uncertainty = self.config.entropy_sign * self.temperature * entropy(policy.log())
+        return expectation(policy, least) + uncertainty, policy, least
+
+    def _probability(self, features: Tensor, action: Tensor, safe_set: Array) -> Tensor:
+        policy = self.guarded.policy(self.policy.logits(features), self.guarded.allowed(safe_set))
+        return policy.gather(-1, self.policy.index(action))[:, 0]
+
+
+def _as_executed(q: Tensor, allowed: Allowed) -> Tensor:
+    """[N, B] pulls the values [N, B, n] of forbidden actions to those of their corrections."""
+    assert allowed.corrected is not None
+    executed = q.detach().gather(-1, allowed.corrected.expand_as(q))
+    return F.huber_loss(q, executed, reduction="none").mean(dim=-1)

@@ -1,0 +1,1 @@
+"""The inspector: one page over run folders, live while they train, or written to a file."""

@@ -1,0 +1,115 @@
+"""Verdicts follow from rows: known answers, and what too few seeds may not claim."""
+
+import numpy as np
+import pytest
+from made_rows import TASKS, made_rows
+
+from rlpd_gx.experiments import evidence, reported
+from rlpd_gx.experiments.evidence import Interval, Rows, better, improvement, judged, lower, ratio, together
+from rlpd_gx.experiments.reproduced import NAMES, ablation, find, guard_scores
+from rlpd_gx.report.chapter import Verdict, Word
+
+HIGH, LOW = (
+    {"a": [5, 6, 7, 8, 9], "b": [15, 16, 17, 18, 19]},
+    {"a": [0, 1, 2, 3, 4], "b": [10, 11, 12, 13, 14]},
+)
+
+
+def test_probability_of_improvement():
+    assert improvement(HIGH, LOW).value == 1.0
+    assert improvement(LOW, HIGH).value == 0.0
+    assert improvement(HIGH, HIGH).value == 0.5
+    # by hand: pairs above, of nine: (2, 1) (3, 1) (3, 2); three ties count half
+    assert improvement({"a": [1, 2, 3]}, {"a": [1, 2, 3]}).value == 0.5
+    assert improvement({"a": [2, 3]}, {"a": [1, 2]}).value == pytest.approx((2 + 1 + 0.5) / 4)
+    # a game that only one has does not count
+    assert improvement({"a": [2], "b": [0]}, {"a": [1]}).value == 1.0
+
+
+def test_an_interval_covers_the_truth_about_as_often_as_it_says():
+    chance, held = np.random.default_rng(1), 0
+    for _ in range(200):
+        interval = evidence.mean(chance.normal(size=20))
+        held += interval.low <= 0 <= interval.high
+    assert 175 <= held <= 199
+
+
+def test_words():
+    assert better("x", HIGH, LOW).word == Word.CONFIRMED
+    assert better("x", LOW, HIGH).word == Word.NOT_CONFIRMED
+    assert better("x", HIGH, HIGH).word == Word.UNDECIDED
+    assert lower("x", LOW, HIGH).word == Word.CONFIRMED
+    assert judged("x", Interval(2.5, 2.1, 3.0), 2.0, "ratio").word == Word.CONFIRMED
+    assert judged("x", Interval(1.5, 1.1, 1.9), 2.0, "ratio").word == Word.NOT_CONFIRMED
+    assert judged("x", Interval(2.5, 1.9, 3.0), 2.0, "ratio").word == Word.UNDECIDED
+    assert judged("x", Interval(float("nan")), 2.0, "ratio").reason == "ratio was not measured"
+
+
+def test_four_seeds_claim_nothing():
+    four = {game: values[:4] for game, values in HIGH.items()}
+    verdict = better("x", four, LOW)
+    assert verdict.word == Word.UNDECIDED
+    assert "fewer than 5 seeds" in verdict.reason
+    assert not evidence.mean([1, 2, 3, 4]).is_known
+    assert not ratio([1, 2, 3, 4], [1, 2, 3, 4, 5]).is_known
+    # four seeds in one game are enough to claim nothing
+    assert better("x", {**HIGH, "a": [5, 6, 7, 8]}, LOW).word == Word.UNDECIDED
+
+
+def test_a_claim_of_parts():
+    yes, no, open_ = (Verdict(w, "c", "r") for w in (Word.CONFIRMED, Word.NOT_CONFIRMED, Word.UNDECIDED))
+    assert together("x", [yes, yes]).word == Word.CONFIRMED
+    assert together("x", [yes, open_]).word == Word.UNDECIDED
+    assert together("x", [yes, open_, no]).word == Word.NOT_CONFIRMED
+    assert together("x", []).word == Word.UNDECIDED
+
+
+def test_the_newest_row_counts():
+    old, new = (
+        {"game": "a", "variant": "v", "seed": 0, "score": 1.0},
+        {"game": "a", "variant": "v", "seed": 0, "score": 2.0},
+    )
+    assert Rows([old, new]).points("v", evidence.score) == {"a": [2.0]}
+
+
+def test_what_the_paper_contradicts_itself():
+    assert ablation.order_in_every_game().word == Word.IMPOSSIBLE
+    assert "Amidar, Freeway" in ablation.order_in_every_game().reason
+    assert "Seaquest 3,062 and 7,245" in guard_scores.one_score().reason
+
+
+def test_reported_tables():
+    mean = np.mean(
+        [reported.normalised(game, reported.atari100k("RLPD-GX", game)) for game in reported.GAMES]
+    )
+    assert mean == pytest.approx(3.02, abs=0.01)  # as printed
+    assert reported.score("ablation", "without DTS", "Breakout") == 473
+    assert reported.score("ablation", "without DTS", "Pong") is None
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_experiment_shows_its_rows(name):
+    def score(game, variant):
+        return 100.0 if variant in ("RLPD-GX", "DTS") else 50.0
+
+    rows = made_rows(name, score, games=TASKS.get(name, ("Boxing",)))
+    chapter = find(name).show(Rows(rows))
+    assert chapter.verdicts
+    assert chapter.tables
+    assert str(len(rows)) in chapter.facts["runs"]
+    few = find(name).show(Rows([row for row in rows if row["seed"] < 4]))
+    assert {v.word for v in few.verdicts} <= {Word.UNDECIDED, Word.IMPOSSIBLE}
+    assert any("Fewer than 5 seeds" in note for note in few.notes)
+
+
+def test_an_ablation_is_confirmed_where_every_part_pays():
+    rows = made_rows(
+        "ablation", lambda game, v: {"RLPD-GX": 100, "without DSS": 80, "without DTS": 60}.get(v, 40)
+    )
+    words = {v.claim: v.word for v in find("ablation").show(Rows(rows)).verdicts}
+    assert words["The order of importance is Guardian > DTS > DSS"] == Word.CONFIRMED
+    turned = made_rows(
+        "ablation", lambda game, v: {"RLPD-GX": 40, "without DSS": 60, "without DTS": 80}.get(v, 100)
+    )
+    words = {v.claim: v.word for v in find("ablation").show(Rows(turned)).verdicts}
+    assert words["The order of importance is Guardian > DTS > DSS"] == Word.NOT_CONFIRMED
