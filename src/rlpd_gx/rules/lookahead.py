@@ -267,7 +267,8 @@ class Search:
             plan = self._roll(situation, place, way, self.depth - 1)
             longest = max(longest, plan, key=len)
             yield plan
-        if not inherited and not situation.repaired:  # there is no other plan to fall back on
+        # A model that calls states harmless leaves gaps between plans: there may be none to fall back on.
+        if not inherited and self.harmless is not None and not situation.repaired:
             situation.repaired = True
             yield from self._repairs(situation, Plan([action], [place]).joined(longest))
 
