@@ -253,7 +253,9 @@ def test_the_site_is_built_strictly_and_loads_nothing_from_elsewhere(tmp_path):
 
 
 def test_words_a_colleague_would_not_say():
-    odd = re.compile(r"\b(anew|so many|is told|are told|hardly|by heart|dear|interven(?!e_action)\w+)\b", re.I)
+    odd = re.compile(
+        r"\b(anew|so many|is told|are told|hardly|by heart|dear|interven(?!e_action)\w+)\b", re.I
+    )
     for name in NAMES:
         found = odd.search((ROOT / name).read_text())
         assert found is None, (name, found)
