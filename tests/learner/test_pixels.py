@@ -94,7 +94,7 @@ def test_a_policy_finds_the_action_that_pixels_ask_for(actor: str) -> None:
     learner = _learner(continuous=False, actor=actor)
     assert isinstance(learner.critic["encoder"], PixelEncoder)
     errors = [learner.update(_batch(seed))["td_error"] for seed in range(60)]
-    assert np.mean(errors[-10:]) < 0.3 * np.mean(errors[:5])
+    assert np.mean(errors[-10:]) < 0.2  # that of the best constant value is 0.5
     images, side, action = _task(10_000)  # images that it has not seen
     with torch.no_grad():
         q = learner.critic["ensemble"](learner.encode(torch.as_tensor(images))).mean(dim=0).numpy()
