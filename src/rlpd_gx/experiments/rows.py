@@ -20,7 +20,10 @@ from rlpd_gx.trees import Json
 
 MEASURED = "measured.json"
 MOST_POINTS = 25  # of each curve in a row
-CURVES = ("td_error", "q_spread", "q_mean", "forbidden_proposals_rate", "near_misses_rate")
+CURVES = (
+    "probe_td_error_scaled", "probe_q_variance_scaled",  # on the probe set, at each evaluation
+    "td_error", "q_spread", "q_mean", "forbidden_proposals_rate", "near_misses_rate",
+)  # fmt: skip
 COUNTS = (
     "steps", "proposals", "corrections", "forbidden_proposals", "forbidden_executed", "inevitable", "fallback",
     "near_misses", "unsafe_events",
@@ -131,9 +134,7 @@ def _metrics(path: Path) -> list[Json]:
 
 
 def _curve(metrics: list[Json], name: str) -> list[list[float]]:
-    return _thinned(
-        [(r["step"], r[name]) for r in metrics if r["kind"] == "train" and r.get(name) is not None]
-    )
+    return _thinned([(row["step"], row[name]) for row in metrics if row.get(name) is not None])
 
 
 def _thinned(points: list[tuple[int, float]]) -> list[list[float]]:

@@ -2,7 +2,7 @@
 
 from rlpd_gx.experiments import reported, showing
 from rlpd_gx.experiments.evidence import Rows, against_each, better, judged, measured, measured_curve, ratio
-from rlpd_gx.experiments.experiment import Experiment, Findings, Request, Variant, atari_runs
+from rlpd_gx.experiments.experiment import RANDOM, Experiment, Findings, Request, Variant, atari_runs
 from rlpd_gx.experiments.plan import Planned
 
 GUARDIAN, ONLINE, OFFLINE = "RLPD-GX", "online, no guard", "offline only"
@@ -12,6 +12,7 @@ VARIANTS = (
     *(Variant(name, values={"guard": guard}) for name, guard in SAFETY.items()),
     Variant(ONLINE, values={"guard": "online"}),
     Variant(OFFLINE, values={"guard": "offline"}),
+    RANDOM,
 )
 NAMES = [variant.name for variant in VARIANTS]
 MEASURE = ("exploration", "novelty", "support-kl")
@@ -20,7 +21,7 @@ NOVELTY, SUPPORT_KL = measured("novelty", "action_novelty_rate"), measured("supp
 
 
 def plan(request: Request) -> list[Planned]:
-    """Six variants in Seaquest; the guards share their runs with `guards`."""
+    """Six variants and a random policy in Seaquest; the guards share their runs with `guards`."""
     games = ("Freeway",) if request.scale.name == "smoke" else ("Seaquest",)
     return atari_runs(request, request.choose(games), VARIANTS, 100_000, measure=MEASURE)
 

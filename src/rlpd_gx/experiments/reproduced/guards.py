@@ -85,12 +85,16 @@ def survival_figure(rows: Rows) -> Figure:
 
 def show(rows: Rows) -> Findings:
     """Stability while training, safety after it."""
-    td_error, q_spread, margins = late("td_error"), late("q_spread"), mean_height(MARGINS)
+    td_error, q_variance, margins = (
+        late("probe_td_error_scaled"),
+        late("probe_q_variance_scaled"),
+        mean_height(MARGINS),
+    )
     flat = {name: rows.flat(name, TTFV) for name in NAMES}
     learned = max(LEARNED, key=lambda name: np.mean(flat[name]) if flat[name] else -np.inf)
     verdicts = [
         against_each("Guardian has the lowest TD error", rows, GUARDIAN, OTHERS, td_error, lower),
-        against_each("Guardian has the lowest Q-ensemble variance", rows, GUARDIAN, OTHERS, q_spread, lower),
+        against_each("Guardian has the lowest Q-ensemble variance", rows, GUARDIAN, OTHERS, q_variance, lower),
         against_each(
             "Guardian's own actions stay allowed most often under margin scanning",
             rows, GUARDIAN, OTHERS, margins, better,
@@ -102,8 +106,8 @@ def show(rows: Rows) -> Findings:
         ),
     ]  # fmt: skip
     values = {
-        "TD error, last quarter": td_error,
-        "Q spread, last quarter": q_spread,
+        "TD error (scaled), last quarter": td_error,
+        "Q variance (scaled), last quarter": q_variance,
         "margin scan, mean share": margins,
         "steps to the first unsafe event, with guard": TTFV,
         "without guard": measured("ttfv", "ttfv_restricted_mean_without_guard"),
@@ -114,8 +118,8 @@ def show(rows: Rows) -> Findings:
         showing.safety_table(rows, NAMES),
     ]
     figures = [
-        showing.curve(rows, NAMES[:-1], training_curve("td_error"), "TD error"),
-        showing.curve(rows, NAMES[:-1], training_curve("q_spread"), "Q-ensemble spread"),
+        showing.curve(rows, NAMES[:-1], training_curve("probe_td_error_scaled"), "TD error"),
+        showing.curve(rows, NAMES[:-1], training_curve("probe_q_variance_scaled"), "Q-ensemble variance"),
         showing.curve(
             rows, NAMES, MARGINS, "Margin scan",
             "Share of critical states where the policy's own action stays allowed.",

@@ -34,9 +34,9 @@ def plan(request: Request) -> list[Planned]:
 
 
 def show(rows: Rows) -> Findings:
-    """Score, collapse, TD error, Q spread and time to the first unsafe event."""
+    """Score, collapse, TD error, Q variance and time to the first unsafe event."""
     ours, theirs = GUARDIAN, SHIELD
-    td_error, q_spread = late("td_error"), late("q_spread")
+    td_error, q_variance = late("probe_td_error_scaled"), late("probe_q_variance_scaled")
     safe = [rows.flat(name, SAFE_STEPS) for name in (theirs, ours)]
 
     def both(value: Value) -> tuple[Points, Points]:
@@ -46,7 +46,7 @@ def show(rows: Rows) -> Findings:
         better("RLPD-GX ends with a higher score than SAC+Shield", *both(score)),
         better("SAC+Shield collapses: its score falls further below its peak", *both(FALL)[::-1]),
         lower("RLPD-GX has a lower TD error", *both(td_error)),
-        lower("RLPD-GX has a lower Q-ensemble variance", *both(q_spread)),
+        lower("RLPD-GX has a lower Q-ensemble variance", *both(q_variance)),
         judged(
             "SAC+Shield is nearly as safe: at least 0.8 of the steps to the first unsafe event",
             ratio(*safe),
@@ -55,8 +55,8 @@ def show(rows: Rows) -> Findings:
         ),
     ]
     values = {
-        "TD error, last quarter": td_error,
-        "Q spread, last quarter": q_spread,
+        "TD error (scaled), last quarter": td_error,
+        "Q variance (scaled), last quarter": q_variance,
         "largest fall of the score": FALL,
         "steps to the first unsafe event": SAFE_STEPS,
     }
@@ -70,8 +70,10 @@ def show(rows: Rows) -> Findings:
         here = rows.of(game=game)
         figures += [
             showing.curve(here, NAMES, evaluation_curve, f"Score in {game}"),
-            showing.curve(here, NAMES[:2], training_curve("td_error"), f"TD error in {game}"),
-            showing.curve(here, NAMES[:2], training_curve("q_spread"), f"Q-ensemble spread in {game}"),
+            showing.curve(here, NAMES[:2], training_curve("probe_td_error_scaled"), f"TD error in {game}"),
+            showing.curve(
+                here, NAMES[:2], training_curve("probe_q_variance_scaled"), f"Q-ensemble variance in {game}"
+            ),
         ]
     return Findings(verdicts, tables, figures)
 
