@@ -208,11 +208,15 @@ def gentle(state, action):
     return bool(np.abs(action).max() < 0.5)
 
 
-def test_rules_without_a_finite_description_store_no_sets(command, tmp_path):
+def test_rules_without_a_finite_description_store_the_state_they_are_asked_from(command, tmp_path):
     options = ("--rules", "my_policies:gentle", "--steps", 5)
     assert command("collect", "--env", "Pendulum-v1", "--out", tmp_path / "gentle", *options)[0] == 0
     data = load(tmp_path / "gentle")
-    assert (data.timeline.safe_set.shape[1], data.rules_fingerprint) == (0, None)
+    assert data.safe_set_spec["kind"] == "asked"
+    line = data.timeline
+    sets, steps = gx.decode(line.safe_set, data.safe_set_spec)[line.is_step], line.is_step
+    assert sets.contains(line.executed_action[steps]).all()
+    assert not sets.contains(np.full((steps.sum(), 1), 2.0, np.float32)).any()
 
 
 @gx.mask_rule

@@ -26,7 +26,7 @@ class Asked(SafeSet):
     """A convex set, and within it the actions that registered rules allow.
 
     state [..., w]: what the rules read; `asked` [...] bool: False where they need not be asked.
-    `member` [..., d]: an allowed action, NaN where none is known.
+    `member` [..., d]: an allowed action, infinite where none is known (nothing in a code is NaN).
     """
 
     kind = "asked"
@@ -44,7 +44,7 @@ class Asked(SafeSet):
         self.convex, self.rules, self.d = convex, rules, d
         self.state = to_numpy(state).astype(np.float64)
         batch = self.state.shape[:-1]
-        self.member = np.full((*batch, d), np.nan) if member is None else to_numpy(member).astype(np.float64)
+        self.member = np.full((*batch, d), np.inf) if member is None else to_numpy(member).astype(np.float64)
         self.asked = np.broadcast_to(np.asarray(asked, bool), batch)
 
     def margin(self, a: Array) -> Array:
@@ -64,7 +64,7 @@ class Asked(SafeSet):
         actions = to_numpy(a)
         point, found, empty = (np.array(part) for part in self.convex.nearest(actions))
         fine = found & self._allowed(point, found)
-        known = ~np.isnan(self.member).any(axis=-1)
+        known = np.isfinite(self.member).all(axis=-1)
         todo = found & ~fine & known
         if todo.any():
             target = np.broadcast_to(self.member, point.shape)
