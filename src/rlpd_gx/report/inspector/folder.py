@@ -46,8 +46,9 @@ class Folder:
         due = time.monotonic() + pause
         for number, (name, path) in enumerate(found.items(), 1):
             with self.lock:
-                run = self.runs.get(name) or WatchedRun(name, path, self.root)
-                if run.refresh(held):
+                known = self.runs.get(name)
+                run = known or WatchedRun(name, path, self.root)
+                if run.refresh(held) or known is None:  # a run in which nothing can be read is news too
                     names.append(name)
                 self.runs[name] = run
                 self.unread = len(found) - number

@@ -78,9 +78,10 @@ const App = {
       source = new EventSource("api/events");
       source.onmessage = (event) => {
         tell("live", true);
-        const first = this.version === null, same = event.data === this.version;
+        // The first message counts too: what was loaded may be older than the connection.
+        const same = event.data === this.version;
         this.version = event.data;
-        if (same || first || route().view === "episode") return; // an episode does not change
+        if (same || route().view === "episode") return; // an episode does not change
         clearTimeout(waiting);
         waiting = setTimeout(() => this.load({ quiet: true }), 150);
       };
