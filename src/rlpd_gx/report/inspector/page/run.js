@@ -73,7 +73,7 @@ const RunView = {
     const same = JSON.stringify(rate("corrections_rate").y) === JSON.stringify(rate("forbidden_proposals_rate").y);
     const rates = RATES.filter(([name]) => !((same || unguarded(r)) && name === "corrections_rate")).map(([name, text, c, kind]) => {
       const all = same && !unguarded(r) && name === "forbidden_proposals_rate";
-      return { x: rate(name).x, y: rate(name).y, name: all ? `${text}, all corrected` : text, colour: colour(c), kind };
+      return { x: rate(name).x, y: rate(name).y, name: all ? `${text}, which are the corrections` : text, colour: colour(c), kind };
     });
     const unsafeAt = r.episode_list.step.filter((_, i) => r.episode_list.unsafe[i]);
     const names = [...new Set(r.audits.flatMap((a) => Object.keys(a.timeline.counts)))];
