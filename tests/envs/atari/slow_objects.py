@@ -62,16 +62,7 @@ class Table:
             if self.still(thing):
                 self._still(found, thing, count, here, ram, was)
                 continue
-            for i in range(count):
-                name = thing["name"] if count == 1 else f"{thing['name']} {i}"
-                place = self.place(thing, ram, was, i)
-                found[f"{name} present"] = float(place is not None)
-                for axis, size in ((0, 160), (1, 210)):
-                    letter = "xy"[axis]
-                    found[f"{name} {letter}"] = 0 if place is None else place[axis] / size
-                    found[f"{name} change {letter}"] = self.change(thing, ram, was, i)[axis] / 16
-                    away = 0 if place is None or here is None else (place[axis] - here[axis]) / size
-                    found[f"{name} from player {letter}"] = away
+            self._moving(found, thing, count, here, ram, was)
         for resource in self.content.get("resources", ()):
             full, empty = resource["full"], resource.get("empty", 0)
             found[resource["name"]] = (self.value(resource["value"], ram, was) - empty) / (full - empty)
@@ -88,16 +79,44 @@ class Table:
                 found[f"{category['name']} = {value}"] = float(code == value)
         return {name: max(-4.0, min(4.0, value)) for name, value in found.items()}
 
+    def _moving(self, found, thing, count, here, ram, was):
+        members = {i: self.place(thing, ram, was, i) for i in range(count)}
+        names = {i: thing["name"] if count == 1 else f"{thing['name']} {i}" for i in range(count)}
+        if count > 5:
+            there = [i for i, place in members.items() if place is not None]
+            found[f"{thing['name']} share present"] = len(there) / count
+            if here is not None:
+                there.sort(key=lambda i: abs(members[i][0] - here[0]) + abs(members[i][1] - here[1]))
+            places = there[:5] + [None] * (5 - len(there[:5]))
+            names = {i: f"{thing['name']} nearest {k}" for k, i in enumerate(places) if i is not None}
+            names |= {-k: f"{thing['name']} nearest {k}" for k, i in enumerate(places) if i is None and k}
+            names |= {count: f"{thing['name']} nearest 0"} if not there else {}
+        for i, name in names.items():
+            place = members.get(i)
+            found[f"{name} present"] = float(place is not None)
+            for axis, size in ((0, 160), (1, 210)):
+                letter = "xy"[axis]
+                found[f"{name} {letter}"] = 0 if place is None else place[axis] / size
+                change = 0 if place is None else self.change(thing, ram, was, i)[axis] / 16
+                found[f"{name} change {letter}"] = change
+            self._away(found, name, place, here)
+
+    def _away(self, found, name, place, here):
+        for axis, size in ((0, 160), (1, 210)):
+            letter = "xy"[axis]
+            pixels = 0 if place is None or here is None else place[axis] - here[axis]
+            found[f"{name} from player {letter}"] = pixels / size
+            found[f"{name} near {letter}"] = max(-24, min(24, pixels)) / 24
+
     def _still(self, found, thing, count, here, ram, was):
         places = [self.place(thing, ram, was, i) for i in range(count)]
         there = [p for p in places if p is not None]
         found[f"{thing['name']} share left"] = len(there) / count
-        near = (0.0, 0.0)
+        nearest = None
         if here is not None and there:
             nearest = min(there, key=lambda p: abs(p[0] - here[0]) + abs(p[1] - here[1]))
-            near = (nearest[0] - here[0]) / 160, (nearest[1] - here[1]) / 210
-        found[f"{thing['name']} nearest x"], found[f"{thing['name']} nearest y"] = near
-        for i, place in enumerate(places):
+        self._away(found, f"{thing['name']} nearest", nearest, here)
+        for i, place in enumerate(places) if count <= 32 else ():
             name = thing["name"] if count == 1 else f"{thing['name']} {i}"
             found[f"{name} present"] = float(place is not None)
 

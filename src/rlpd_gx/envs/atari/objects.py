@@ -15,9 +15,13 @@ from rlpd_gx.types import Array
 
 WIDTH, HEIGHT = 160, 210  # of the screen
 CHANGE = 16  # pixels in a step that count as 1
+NEAR = 24  # pixels from the player within which `near` tells places apart, on a finer scale than that of the screen
+KEPT = 5  # members of a large group that are seen: the nearest
+MARKED = 32  # the largest group of things that stay where they are whose members are seen one by one
 LIMIT = 4  # of every number of an observation
 JUMP = 32  # a larger change is another object in the same place of RAM
 CODE = rules.code_of(__file__)  # part of the fingerprint
+NOTHING = [0.0] * 9  # the numbers of a thing that is not there
 Point = tuple[float, float] | None  # upper left corner; None where there is nothing
 
 
@@ -134,10 +138,11 @@ class Sight:
 class Objects:
     """A game as a vector of float32 [n] with `names`; a function of two RAM images.
 
-    For the player and each member of a moving thing: present, x, y, change in x, change in y and, but for the player,
-    x and y from the player. For a thing that stays where it is: how much of it is left, where the nearest is, and
-    which members are there. Then resources (1 full, 0 empty), numbers with their change, categories one-hot. What is
-    not there is all zeros. Positions are shares of the screen, changes are in 16 pixels.
+    For the player: present, x, y, change in x and in y. For a thing that moves also where it is from the player, on the
+    scale of the screen and on a finer one (`near`); of a group of more than 5, its share that is there and the 5
+    nearest. For a thing that stays where it is: how much of it is left, the nearest, and which members are there, up to
+    32. Then resources (1 full, 0 empty), numbers with their change, categories one-hot. What is not there is all zeros.
+    Positions are shares of the screen, changes are in 16 pixels, `near` is in 24 pixels and ends at 1.
     """
 
     def __init__(self, game: Game) -> None:
@@ -152,7 +157,6 @@ class Objects:
         self._numbers = expressions.function(values([(n.value, i) for n, i in numbers]), where)
         self._scales = [n.scale for n, _ in numbers]
         self._codes = expressions.function(values([(c.value, 0) for c in game.categories]), where)
-        self._wraps = [thing.wrap for thing in self.sight.moving for _ in range(thing.count)]
         self.names = tuple(self._names())
 
     @property
@@ -166,20 +170,21 @@ class Objects:
         return rules.fingerprint(CODE, expressions.CODE, repr(self.game))
 
     def _names(self) -> list[str]:
-        def of(name: str, i: int, count: int) -> str:
-            return name if count == 1 else f"{name} {i}"
-
         names = [f"player {f}" for f in ("present", "x", "y", "change x", "change y")]
-        parts = ("present", "x", "y", "change x", "change y", "from player x", "from player y")
+        away = ("from player x", "from player y", "near x", "near y")
+        parts = ("present", "x", "y", "change x", "change y", *away)
         for t in self.sight.moving:
-            names += [f"{of(t.name, i, t.count)} {part}" for i in range(t.count) for part in parts]
+            many = t.count > KEPT
+            names += [f"{t.name} share present"] * many
+            members = [f"{t.name} nearest {i}" for i in range(KEPT)] if many else _members(t.name, t.count)
+            names += [f"{member} {part}" for member in members for part in parts]
         for t in self.sight.fixed:
-            names += [f"{t.name} {part}" for part in ("share left", "nearest x", "nearest y")]
-            names += [f"{of(t.name, i, t.count)} present" for i in range(t.count)]
+            names += [f"{t.name} share left"] + [f"{t.name} nearest {part}" for part in away]
+            names += [f"{m} present" for m in _members(t.name, t.count) if t.count <= MARKED]
         names += [resource.name for resource in self.game.resources]
         for n in self.game.numbers:
             names += [
-                f"{of(n.name, i, n.count)} {part}" for i in range(n.count) for part in ("value", "change")
+                f"{member} {part}" for member in _members(n.name, n.count) for part in ("value", "change")
             ]
         for c in self.game.categories:
             names += [f"{c.name} = {value}" for value in c.values]
@@ -192,15 +197,18 @@ class Objects:
         out = (
             [0.0] * 5 if player is None else [1.0, *_at(player), *_change(moved(scene.player_before, player))]
         )
-        px, py = (0.0, 0.0) if player is None else player
-        nothing = [0.0] * 7
-        for place, before, wrap in zip(scene.places, scene.places_before, self._wraps, strict=True):
-            if place is None:
-                out += nothing
-                continue
-            x, y = place
-            out += (1.0, x / WIDTH, y / HEIGHT, *_change(moved(before, place, wrap)))
-            out += (0.0, 0.0) if player is None else ((x - px) / WIDTH, (y - py) / HEIGHT)
+        for first, thing in zip(self.sight.first_member, self.sight.moving, strict=False):
+            members = range(first, first + thing.count)
+            if thing.count > KEPT:
+                members, share = self._nearest(scene, members)
+                out.append(share)
+            for member in members:
+                place = scene.places[member]
+                if place is None:
+                    out += NOTHING
+                    continue
+                out += (1.0, *_at(place), *_change(scene.change(member, thing.wrap)), *_away(place, player))
+            out += NOTHING * (min(thing.count, KEPT) - len(members))
         if self.sight.fixed:
             out += self._fixed(ram, player)
         image, image_before = ram.tobytes(), was.tobytes()
@@ -214,6 +222,15 @@ class Objects:
             out += [float(code == value) for value in category.values]
         return np.clip(np.array(out, np.float32), -LIMIT, LIMIT)
 
+    def _nearest(self, scene: Scene, members: range) -> tuple[list[int], float]:
+        """Those of a group that are nearest to the player, the nearest first, and the share that is there."""
+        there = [member for member in members if scene.places[member] is not None]
+        share = len(there) / len(members)
+        if scene.player is not None:
+            px, py = scene.player
+            there.sort(key=lambda m: abs(scene.places[m][0] - px) + abs(scene.places[m][1] - py))  # type: ignore[index]
+        return there[:KEPT], share
+
     def _fixed(self, ram: Array, player: Point) -> list[float]:
         shown = np.array(self.sight.shown(ram), bool)
         out: list[float] = []
@@ -222,13 +239,25 @@ class Objects:
             here = shown[first : first + thing.count]
             spots = self.sight.spots[first : first + thing.count][here]
             first += thing.count
-            nearest = (0.0, 0.0)
+            nearest = None
             if player is not None and len(spots):
-                away = spots - player
-                dx, dy = away[np.abs(away).sum(axis=1).argmin()].tolist()
-                nearest = dx / WIDTH, dy / HEIGHT
-            out += (np.count_nonzero(here) / thing.count, *nearest, *here.tolist())
+                nearest = spots[np.abs(spots - player).sum(axis=1).argmin()].tolist()
+            out += (np.count_nonzero(here) / thing.count, *_away(nearest, player))
+            if thing.count <= MARKED:
+                out += here.tolist()
         return out
+
+
+def _members(name: str, count: int) -> list[str]:
+    return [name] if count == 1 else [f"{name} {i}" for i in range(count)]
+
+
+def _away(place: Point, player: Point) -> tuple[float, float, float, float]:
+    """From the player: in shares of the screen, and near it."""
+    if place is None or player is None:
+        return 0.0, 0.0, 0.0, 0.0
+    dx, dy = place[0] - player[0], place[1] - player[1]
+    return dx / WIDTH, dy / HEIGHT, min(max(dx / NEAR, -1.0), 1.0), min(max(dy / NEAR, -1.0), 1.0)
 
 
 def _at(place: tuple[float, float]) -> tuple[float, float]:
