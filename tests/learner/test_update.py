@@ -42,6 +42,19 @@ def test_a_block_updates_the_critics_each_time_and_the_actor_once(updates: int) 
     assert steps == {"critic": updates, "actor": 1, "temperature": 1}
 
 
+@pytest.mark.parametrize("first", [0.01, 10.0])
+def test_the_entropy_of_a_soft_policy_follows_its_target(first: float) -> None:
+    """From a policy that is far too certain, or far too random, while the values still grow."""
+    config = LearnerConfig(**(CONFIG | {"actor": "auto", "target_entropy": 0.5, "temperature": first}))
+    learner = SoftDiscrete(config, OBSERVATION, gym.spaces.Discrete(4))
+    made = _block(1)
+    action = np.random.default_rng(0).integers(4, size=made.reward.shape)
+    made = replace(made, executed_action=action, reward=action.astype(np.float32))
+    for _ in range(2_500):
+        entropy = learner.update(made)["entropy"]
+    assert entropy == pytest.approx(0.5 * np.log(4), abs=0.05)
+
+
 def test_cloning_counts_offline_rows_only_and_is_over_when_it_should_be() -> None:
     def loss(progress: float, online: bool, weight: float, until: float = 0.5) -> float:
         learner = _learner(clone_weight=(weight, until))

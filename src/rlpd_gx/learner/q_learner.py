@@ -73,10 +73,7 @@ class QLearner(ABC, Generic[Policy]):
         self.log_temperature = log_temperature
         self.data_returns: Tensor | None = None
         """Discounted return [n] from each offline row on, for `ood_penalty = calibrated`."""
-        self.optimisers = {
-            "critic": self._adam("critic", self.parameters["critic"]),
-            "temperature": self._adam("temperature", [log_temperature]),
-        }
+        self.optimisers = {"critic": self._adam("critic", self.parameters["critic"])}
 
     # --- what the loop calls -----------------------------------------------------------------------------
 
@@ -152,14 +149,6 @@ class QLearner(ABC, Generic[Policy]):
 
     def _adam(self, name: str, parameters: Iterable[Tensor]) -> Adam:
         return Adam(name, list(parameters), self.config.learning_rate)
-
-    @torch.no_grad()
-    def _update_temperature(self, excess: Tensor, number: int) -> None:
-        """Move alpha by entropy minus target entropy [B], NaN where a state has no target."""
-        mean = excess.nanmean()
-        if self.config.target_entropy != "fixed" and not excess.isnan().all():
-            # the gradient of log alpha * mean(excess)
-            self.optimisers["temperature"].apply([mean], number)
 
     @torch.no_grad()
     def _update_target(self) -> None:

@@ -74,6 +74,7 @@ class Sac(QLearner[Policy], Generic[Policy, Next]):
                 critic["ensemble"].forward = compiled(critic["ensemble"].forward, self.device)
         self.actor = self.policy.actor
         self.optimisers["actor"] = self._adam("actor", self.actor.parameters())
+        self.optimisers["temperature"] = self._adam("temperature", [self.log_temperature])
 
     def state(self) -> dict[str, Any]:
         """Everything needed to resume bit for bit: nested dicts of tensors and numbers."""
@@ -171,6 +172,14 @@ class Sac(QLearner[Policy], Generic[Policy, Next]):
         self.optimisers["actor"].step(loss, number)
         self._update_temperature(excess, number)
         return metrics | {"actor_loss": loss.detach(), "alpha": self.temperature}
+
+    @torch.no_grad()
+    def _update_temperature(self, excess: Tensor, number: int) -> None:
+        """Move alpha by entropy minus target entropy [B], NaN where a state has no target."""
+        mean = excess.nanmean()
+        if self.config.target_entropy != "fixed" and not excess.isnan().all():
+            # the gradient of log alpha * mean(excess)
+            self.optimisers["temperature"].apply([mean], number)
 
     def _target(self, batch: Batch[Tensor], next_policy: Next) -> Tensor:
         """r + gamma V(s') [B], or its corrected multi-step form."""

@@ -17,6 +17,8 @@ from rlpd_gx.safe_sets import Spec
 from rlpd_gx.trees import index
 from rlpd_gx.types import Array, Batch
 
+ENTROPY_GAIN = 0.01  # by which log alpha falls in an update, for each nat above the target entropy
+
 
 class SoftDiscrete(QLearner[SoftPolicy]):
     """The guarded soft operator of `rlpd_gx.theory` with function approximation.
@@ -71,8 +73,17 @@ class SoftDiscrete(QLearner[SoftPolicy]):
             )
             self.optimisers["critic"].step(loss, number)
             self._update_target()
-        self._update_temperature(excess, number)
+        self._follow_entropy(excess)
         return metrics | {"alpha": self.temperature}
+
+    @torch.no_grad()
+    def _follow_entropy(self, excess: Tensor) -> None:
+        """Lower log alpha by a share of entropy minus target entropy [B], NaN where a state has no target.
+
+        There is no actor network that would lag behind, so alpha may keep up with the values.
+        """
+        if self.config.target_entropy != "fixed" and not excess.isnan().all():
+            self.log_temperature -= ENTROPY_GAIN * excess.nanmean()
 
     def _cloned(self, batch: Batch[Tensor], weight: float) -> Tensor | None:
         """The weight [B] of cloning each row: offline rows count, and sum to `weight`."""
