@@ -145,6 +145,9 @@ class LearnerConfig:
     ood_penalty: Literal["calibrated"] | float = 0.0
     """Weight of a conservative penalty on Q-values of forbidden and unseen actions (CQL); `calibrated`: weight 5, on
     values above the return of the offline data only (Cal-QL)."""
+    support: float = 0.0
+    """Exclude actions from policy and backup whose probability under a clone of the offline data is below this fraction
+    of the likeliest one's (discrete BCQ: 0.3); 0 excludes none."""
     compile: bool = False
     """Compile updates with torch.compile: a minute at the start, then faster updates; needs a C++ compiler."""
     normalise: bool = True
@@ -160,6 +163,12 @@ class LearnerConfig:
                 raise GxError(f"{name} must be positive, got {getattr(self, name)}")
         if not self.hidden_sizes or min(self.hidden_sizes) < 1:
             raise GxError(f"hidden_sizes must be one width or more, got {self.hidden_sizes}")
+        if not 0 <= self.support <= 1:
+            raise GxError(f"support must be in [0, 1], got {self.support}")
+        if self.support and self.actor != "auto":
+            raise GxError(
+                f"support restricts the policy without an actor network, but actor is {self.actor}; give actor=auto"
+            )
         _one_or_two(self, "clone_weight")
         if len(self.clone_weight) == 2 and not self.clone_weight[1] > 0:
             raise GxError(
@@ -226,7 +235,7 @@ PRESETS: dict[str, Settings] = {
     "hy-q": _Q | {"ensemble_size": 1, "target_subset": 0},
     "cql": _Q | {"online_ratio": (0.0,), "ood_penalty": 5.0},
     "cal-ql": _Q | {"warm_start_updates": 10_000, "ood_penalty": "calibrated"},
-    "bcq": _Q | {"online_ratio": (0.0,), "clone_weight": (1.0, 1e9)},  # does not fall during the run
+    "bcq": _Q | {"online_ratio": (0.0,), "support": 0.3},
     "wsrl": {
         "warm_start_updates": 10_000,
         "online_ratio": (1.0,),

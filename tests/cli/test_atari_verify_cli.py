@@ -129,3 +129,38 @@ def test_the_committed_results_hold_what_is_promised():
     )
     quiet = sum(found["guarded"]["events"] == 0 for found in games.values())
     assert f"No event was seen under the guard in {quiet} games" in page
+
+
+def test_policies_and_guards_side_by_side_on_the_same_seeds(command, tmp_path):
+    out, run = tmp_path / "v.json", tmp_path / "run"
+    small = ("--steps", 40, "--learning-starts", 20, "--hidden-sizes", 8, "--ensemble-size", 2, "--batch-size", 8,
+             "--evaluation-episodes", 1, "--evaluate-every", 0, "--utd", 0.25, "--device", "cpu")  # fmt: skip
+    code, _, error = command("train", "--env", "Atari/Freeway-objects", "--env-kwargs", '{"max_episode_steps": 30}',
+                             *small, "--out", run)  # fmt: skip
+    assert code == 0, error
+    words = ("atari", "verify", "Freeway", "--min-steps", 250, "--max-steps", 250, "--out", out)
+    code, _, error = command(*words, "--policy", "random", run, "--guard", "ram", "both", "--depth", 4)
+    assert code == 0, error
+    games = json.loads(out.read_text())["games"]
+    keys = [f"Freeway, {policy}, {guard}" for policy in ("random", run) for guard in ("ram", "both")]
+    assert sorted(games) == sorted(keys)
+    for policy in ("random", run):
+        ram, both = (games[f"Freeway, {policy}, {guard}"] for guard in ("ram", "both"))
+        assert ram["without"] == both["without"]  # the same games, played once
+        assert (ram["guard"], both["guard"]) == ("ram", "both")
+        assert ram["guarded"]["simulated_steps"] == 0 < both["guarded"]["simulated_steps"]
+    trained = games[keys[2]]
+    assert trained["observation"] == "objects"  # what it was trained on
+    assert trained["trained"]["step"] == 40
+    assert f"{run}, ram: 1 games" in out.with_suffix(".txt").read_text()
+
+
+def test_a_file_of_another_version_is_one_sentence(command, tmp_path):
+    out = tmp_path / "v.json"
+    games = json.loads((Path(__file__).parents[2] / "results" / "atari-verify.json").read_text())["games"]
+    old = {name: value for name, value in games["Pong"].items() if name != "times_fewer"}
+    out.write_text(json.dumps({"games": {"Boxing": games["Boxing"], "Pong": old}}))
+    before = out.read_bytes()
+    code, _, error = command("atari", "verify", "Boxing", *FEW, "--out", out)
+    assert (code, out.read_bytes()) == (2, before)
+    assert "Pong has no 'times_fewer': it was written by another version" in error

@@ -1,5 +1,6 @@
 """Presets of related hybrids, each tested for what defines it."""
 
+import copy
 from pathlib import Path
 from typing import Any
 
@@ -7,7 +8,9 @@ import numpy as np
 import pytest
 import torch
 
+from rlpd_gx.deploy.export import Export, propose
 from rlpd_gx.errors import GxError
+from rlpd_gx.learner.categorical import log_policy
 from rlpd_gx.learner.inspection import values_and_targets, values_at
 from rlpd_gx.learner.q_learner import above, returns_to_go
 from rlpd_gx.loop.configure import configure
@@ -24,11 +27,14 @@ SMALL = {
 SEEN = np.array([[0.0], [1.0]], np.float32)
 
 
-def _data(folder: Path, rewards: tuple[float, float] = (1.0, 1.0)) -> str:
-    """Episodes of two steps in which action 2 was never taken; the second step pays by its action."""
+def _data(folder: Path, rewards: tuple[float, float], every: int) -> str:
+    """Episodes of two steps in which action 2 was never taken; the second step pays by its action.
+
+    It is action 1 in one episode of `every`, 0 in the others.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     count = 40
-    second = np.arange(count) % 2
+    second = (np.arange(count) % every == every - 1).astype(int)
     np.savez(
         folder / "data.npz",
         observations=np.tile(SEEN, (count, 1)),
@@ -41,8 +47,8 @@ def _data(folder: Path, rewards: tuple[float, float] = (1.0, 1.0)) -> str:
 
 def _trainer(folder: Path, preset: str, **settings: Any) -> tuple[Trainer, list[tuple[int, int, float]]]:
     """A trainer and what its learner will be given: step, warm updates before, share of online rows."""
-    rewards = settings.pop("rewards", (1.0, 1.0))
-    given = SMALL | {"offline": _data(folder / "data", rewards)} | settings
+    data = _data(folder / "data", settings.pop("rewards", (1.0, 1.0)), settings.pop("every", 2))
+    given = SMALL | {"offline": data} | settings
     config = configure(preset, given, "test")
     trainer = Trainer(Task(config), RunFolder.create(folder / "run", config, "test"))
     rows: list[tuple[int, int, float]] = []
@@ -127,12 +133,86 @@ def test_returns_to_go_by_hand() -> None:
 def test_bcq_stays_with_the_actions_of_the_data(tmp_path: Path) -> None:
     """Every action of the data costs, so that one never tried looks best to a learner that is not constrained."""
     chosen = {}
-    for name, settings in {"bcq": {}, "free": {"clone_weight": (0.0,)}}.items():
+    for name, settings in {"bcq": {}, "free": {"support": 0.0}}.items():
         trainer, rows = _trainer(tmp_path / name, "bcq", rewards=(-5.0, -8.0), steps=100, **settings)
         trainer.train(Saver(trainer.folder))
         assert {share for *_, share in rows} == {0.0}
         chosen[name] = int(trainer.learner.act(SEEN, explore=False)[1])
     assert chosen == {"bcq": 0, "free": 2}
+
+
+def test_bcq_leaves_out_rare_actions_by_its_threshold(tmp_path: Path) -> None:
+    """Action 1 is best but done in one episode of eight: G / max G is 1/7, between the two thresholds."""
+    supported, chosen = {}, {}
+    for support in (0.3, 0.05):
+        trainer, _ = _trainer(
+            tmp_path / str(support), "bcq", rewards=(-1.0, 5.0), every=8, steps=150, support=support
+        )
+        trainer.train(Saver(trainer.folder))
+        with torch.no_grad():
+            found = trainer.learner.policy.supports(trainer.learner.encode(torch.as_tensor(SEEN)))
+        supported[support] = found[1].tolist()
+        chosen[support] = int(trainer.learner.act(SEEN, explore=False)[1])
+    assert supported == {0.3: [True, False, False], 0.05: [True, True, False]}
+    assert chosen == {0.3: 0, 0.05: 1}
+
+
+def test_the_backup_of_bcq_leaves_out_what_the_data_does_not_support(tmp_path: Path) -> None:
+    trainer, _ = _trainer(tmp_path, "bcq", rewards=(-5.0, -8.0), steps=100)
+    trainer.train(Saver(trainer.folder))
+    learner, batch = trainer.learner, trainer.hybrid.sample(0.0)
+    _, target = values_and_targets(learner, batch)
+    following = torch.as_tensor(batch.next_observation[0])
+    with torch.no_grad():
+        q = learner.target["ensemble"](following).amin(dim=0)
+        supports = learner.policy.supports(learner.encode(following))
+    constrained, free = (v.amax(dim=1).numpy() for v in (q.masked_fill(~supports, -torch.inf), q))
+    reward, discount = batch.reward[0], batch.discount[0]
+    np.testing.assert_allclose(
+        target, reward + discount * constrained, atol=0.1
+    )  # near greedy: alpha is 0.01
+    assert np.abs(target - (reward + discount * free)).max() > 1
+
+
+def test_a_guard_narrows_the_support_and_an_unsupported_action_runs_only_where_nothing_else_may(
+    tmp_path: Path,
+) -> None:
+    trainer, _ = _trainer(tmp_path, "bcq", steps=60, guard="mask", backup="renormalise")
+    trainer.train(Saver(trainer.folder))
+    policy, learner = trainer.learner.policy, trainer.learner
+    features = learner.encode(torch.as_tensor(SEEN))
+    with torch.no_grad():
+        assert policy.supports(features)[1].tolist() == [True, True, False]
+        logits = policy.logits(features)[1:]
+    for allowed, probability in (([True, False, True], [1, 0, 0]), ([False, False, True], [0, 0, 1])):
+        found = log_policy(logits, torch.tensor([allowed])).exp()[0]
+        assert found.tolist() == pytest.approx(probability)
+
+
+def test_bcq_resumes_with_its_clone(tmp_path: Path) -> None:
+    trainer, _ = _trainer(tmp_path, "bcq", steps=60)
+    trainer.train(Saver(trainer.folder))
+    batch, again = trainer.hybrid.sample(0.0), trainer.task.learner()
+    again.load_state(copy.deepcopy(trainer.learner.state()))
+    assert again.update(batch) == trainer.learner.update(batch)
+
+
+def test_an_exported_bcq_policy_keeps_its_support(tmp_path: Path) -> None:
+    trainer, _ = _trainer(tmp_path, "bcq", rewards=(-5.0, -8.0), steps=100)
+    trainer.train(Saver(trainer.folder))
+    export = Export.find(tmp_path / "run")
+    assert [int(propose(export, export.network(), seen)) for seen in SEEN] == trainer.learner.act(
+        SEEN, explore=False
+    ).tolist()
+
+
+def test_bcq_is_for_discrete_actions_and_needs_data(tmp_path: Path) -> None:
+    with pytest.raises(GxError, match="needs discrete actions"):
+        Task(configure("bcq", {"env": "Pendulum-v1", "offline": "x.npz", "device": "cpu"})).learner()
+    with pytest.raises(GxError, match="and there is none: give --offline"):
+        Task(configure("rlpd-gx", SMALL | {"support": 0.3})).learner()
+    with pytest.raises(GxError, match="give actor=auto"):
+        configure("bcq", {"actor": "raw"})
 
 
 def test_wsrl_starts_warm_collects_under_guard_then_forgets_the_data(tmp_path: Path) -> None:

@@ -34,7 +34,9 @@ def test_a_policy_that_chases_the_lure_is_caught_by_every_measurement() -> None:
     assert set(found["margin-scan"]["allowed_share"]) == {0.0}
     assert found["ttfv"]["ttfv_median_with_guard"] == np.inf
     assert found["ttfv"]["ttfv_median_without_guard"] == 1
-    assert found["ttfv"]["critical_states"] == 4
+    assert found["ttfv"]["replays"] == 4
+    subject.replay_count, subject._times = 3, {}
+    assert measure_subject(subject, ("ttfv",))["ttfv"]["replays"] == 3
     assert found["dependence"]["return_with_guard"] == pytest.approx(1.0)
     assert found["dependence"]["return_without_guard"] == pytest.approx(2.5)
     assert found["dependence"]["forbidden_executed_rate_with_guard"] == 0

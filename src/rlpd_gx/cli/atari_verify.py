@@ -1,5 +1,7 @@
 """`rlpd-gx atari verify`: what look-ahead and RAM rules are worth, game by game."""
 
+import itertools
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -14,24 +16,33 @@ if TYPE_CHECKING:
 
 WIDTH = 170  # characters of the table
 GUARDS = ("look-ahead", "ram", "both")
+SEPARATOR = ", "  # between a game, its policy and its guard, where one command compares several
 
 
 def verify(
     game: Annotated[str, Argument(help="A game, or all.")] = "all",
     policy: Annotated[
-        str,
+        list[str] | None,
         Option(
             help="random, held (random actions, kept for a while), a folder of a run or an export, "
-            "[algorithm:]file.zip, or module:callable."
+            "[algorithm:]file.zip, or module:callable. Several are compared on the same seeds. Default: random.",
+            many=True,
         ),
-    ] = "random",
-    observation: Annotated[str, Option(help="What the policy sees: ram, objects or pixels.")] = "ram",
-    guard: Annotated[
-        str,
+    ] = None,
+    observation: Annotated[
+        str | None,
         Option(
-            help="look-ahead, ram (the table's rules), or both: look-ahead where RAM rules see something coming."
+            help="What the policy sees: ram, objects or pixels. Default: as it was trained, otherwise ram."
         ),
-    ] = "look-ahead",
+    ] = None,
+    guard: Annotated[
+        list[str] | None,
+        Option(
+            help="look-ahead, ram (the table's rules), or both: look-ahead where RAM rules see something coming. "
+            "Several are compared on the same seeds. Default: look-ahead.",
+            many=True,
+        ),
+    ] = None,
     critical: Annotated[
         int, Option(min=0, help="States on which RAM rules are compared with complete look-ahead sets.")
     ] = 0,
@@ -57,35 +68,74 @@ def verify(
     from rlpd_gx.envs.atari import GAMES, find_game
 
     names = list(GAMES) if game == "all" else [find_game(game).name]
-    if guard not in GUARDS:
-        raise GxError(f"--guard is {guard!r}, but it must be one of: {', '.join(GUARDS)}")
-    settings = {"policy": policy, "observation": observation, "guard": guard, "critical": critical,
-                "events": events, "min_steps": min_steps,
-                "max_steps": max_steps, "guarded_steps": guarded_steps, "seed": seed}  # fmt: skip
+    policies, guards = policy or ["random"], guard or ["look-ahead"]
+    for unknown in (one for one in guards if one not in GUARDS):
+        raise GxError(f"--guard is {unknown!r}, but it must be one of: {', '.join(GUARDS)}")
     content = _read(out)
     console = Console()
-    for name in names:
-        found = _game(name, depth, settings, content["games"].get(name), console)
-        content["games"][name] = found
-        content["games"] = dict(sorted(content["games"].items()))
-        if out is not None:
-            _write(out, content)
-    shown = content["games"] if out is not None else {n: content["games"][n] for n in names}
+    keys = []
+    for name, one_policy in itertools.product(names, policies):
+        without: list[Arm] = []  # the same for every guard, so it is played once
+        for one_guard in guards:
+            settings = {"policy": one_policy, "observation": observation or _observation(one_policy),
+                        "guard": one_guard, "critical": critical, "events": events, "min_steps": min_steps,
+                        "max_steps": max_steps, "guarded_steps": guarded_steps, "seed": seed}  # fmt: skip
+            several = [one_policy] * (len(policies) > 1) + [one_guard] * (len(guards) > 1)
+            keys.append(SEPARATOR.join([name, *several]))
+            done = content["games"].get(keys[-1])
+            content["games"][keys[-1]] = _game(name, depth, settings, done, without, console)
+            content["games"] = dict(sorted(content["games"].items()))
+            if out is not None:
+                _write(out, content)
+    shown = content["games"] if out is not None else {key: content["games"][key] for key in keys}
     Console(width=max(console.width, WIDTH)).print(table(shown))
     console.print(_conclusion(shown), soft_wrap=True, highlight=False)
 
 
+def _observation(policy: str) -> str:
+    """What a trained policy sees; RAM for all others."""
+    from rlpd_gx.envs.making import ATARI
+
+    if not os.path.isdir(policy):
+        return "ram"
+    from rlpd_gx.deploy.export import Export
+
+    trained_on = Export.find(policy).about["env"]
+    if (ours := ATARI.fullmatch(trained_on)) is None:
+        raise GxError(
+            f"--policy {policy} was trained on {trained_on}, which is no game of rlpd-gx atari list"
+        )
+    return ours["observation"]
+
+
+def _trained(policy: str) -> dict[str, Any]:
+    """How a policy was trained, so that results of an earlier one are not taken for its own."""
+    if not os.path.isdir(policy):
+        return {}
+    from rlpd_gx.deploy.export import Export
+
+    return {"trained": Export.find(policy).about["trained"]}
+
+
 def _game(
-    name: str, depth: int | None, settings: dict[str, Any], done: dict[str, Any] | None, console: Any
+    name: str,
+    depth: int | None,
+    settings: dict[str, Any],
+    done: dict[str, Any] | None,
+    without: "list[Arm]",
+    console: Any,
 ) -> dict[str, Any]:
-    """The result of one game; the one at hand if it was made by the same rule and settings."""
+    """The result of one game; the one at hand if it was made by the same rule and settings.
+
+    `without` holds the arm without a guard once it has been played.
+    """
     from rich.progress import Progress
 
     from rlpd_gx.cli.policies import load_policy
     from rlpd_gx.envs.atari import make
     from rlpd_gx.envs.atari.lookahead import Lookahead, QuickLookahead
     from rlpd_gx.envs.atari.ram_rules import RamRules
-    from rlpd_gx.experiments.look_ahead import agreement, compare
+    from rlpd_gx.experiments.look_ahead import agreement, compare, play_without
     from rlpd_gx.guardian import Guardian
 
     env = make(name, settings["observation"])
@@ -93,6 +143,7 @@ def _game(
     chosen: Rule = RamRules(env) if settings["guard"] == "ram" else rule
     guardian = Guardian(env.action_space, chosen, embedding=env.embedding)
     known = {**settings, "depth": rule.search.depth, "fingerprint": guardian.fingerprint}
+    known |= _trained(settings["policy"])
     defaults = {"guard": "look-ahead", "critical": 0}  # files of before have no such fields
     if done is not None and all((defaults | done).get(key) == value for key, value in known.items()):
         return done
@@ -104,12 +155,20 @@ def _game(
                 text = f"{name} {arm}: {story.steps:,} steps, {story.events} events"
                 progress.update(task, description=text)
 
+        def policy() -> Any:
+            return load_policy(settings["policy"], env, settings["seed"])
+
+        if not without:
+            limits = {key: settings[key] for key in ("seed", "events", "min_steps", "max_steps")}
+            without.append(play_without(env, policy(), **limits, tell=tell))
         found = compare(
             env,
-            lambda: load_policy(settings["policy"], env, settings["seed"]),
+            policy(),
+            without[0],
             guardian,
             lambda: rule.simulated_steps,
-            **{key: settings[key] for key in ("seed", "events", "min_steps", "max_steps", "guarded_steps")},
+            seed=settings["seed"],
+            guarded_steps=settings["guarded_steps"],
             tell=tell,
         )
     if settings["critical"]:
@@ -156,6 +215,17 @@ def table(games: dict[str, dict[str, Any]]) -> "Table":
 
 
 def _conclusion(games: dict[str, dict[str, Any]]) -> str:
+    """A paragraph, or one for each policy and guard where a game has several."""
+    groups: dict[str, dict[str, dict[str, Any]]] = {}
+    for key, found in games.items():
+        name, _, which = key.partition(SEPARATOR)
+        groups.setdefault(which, {})[name] = found
+    return "\n".join(
+        f"{which}: {_paragraph(group)}" if which else _paragraph(group) for which, group in groups.items()
+    )
+
+
+def _paragraph(games: dict[str, dict[str, Any]]) -> str:
     import numpy as np
 
     fewer = np.array([found["times_fewer"] for found in games.values()])
@@ -210,11 +280,19 @@ def _read(out: Path | None) -> dict[str, Any]:
         return {"games": {}}
     try:
         content = json.loads(out.read_text())
-        content["games"].items()
+        games = content["games"].items()
     except (ValueError, KeyError, TypeError, AttributeError):
         raise GxError(
             f"{out} is no result of `atari verify`; remove it, or write elsewhere with --out"
         ) from None
+    for name, found in games:
+        try:
+            table({name: found}), _paragraph({name: found})
+        except KeyError as field:
+            raise GxError(
+                f"{out}: {name} has no {field}: it was written by another version; remove that game from the file, "
+                "or write elsewhere with --out"
+            ) from None
     return content
 
 

@@ -24,6 +24,9 @@ def measure(
     horizon: Annotated[
         int, Option("Steps from a critical state in which unsafe events are looked for.", min=1)
     ] = 500,
+    replays: Annotated[
+        int | None, Option("Critical states to replay to the first unsafe event. Default: all.", min=1)
+    ] = None,
     json: Annotated[bool, Option("Print everything as JSON, with the curves.")] = False,
 ) -> None:
     """Measure the policy of a run: values, safety before and after the guard, exploration, support, scores.
@@ -36,7 +39,13 @@ def measure(
     for name in metric or ():
         find_measurement(name)  # report a mistake before playing any episode
     found = measure_run(
-        run, metric or (), policy=_policy(policy, run), episodes=episodes, states=states, horizon=horizon
+        run,
+        metric or (),
+        policy=_policy(policy, run),
+        episodes=episodes,
+        states=states,
+        horizon=horizon,
+        replays=replays,
     )
     if json:
         from json import dumps

@@ -16,7 +16,8 @@ HOLD_STEPS = 8  # that `held` keeps an action for, on average
 def load_policy(spec: str, env: "gym.Env", seed: int) -> Callable[[Any], Any]:
     """observation -> action, from `random`, `held`, a folder (run or export), an SB3 zip or `module:callable`.
 
-    These are proposals: the guard of a folder's own policy is left out, that of the command decides.
+    These are proposals: the guard of a folder's own policy is left out, that of the command decides. Where evaluations
+    sample from a trained policy, as in Atari, this does too.
     """
     if spec == "random":
         env.action_space.seed(seed)
@@ -28,7 +29,7 @@ def load_policy(spec: str, env: "gym.Env", seed: int) -> Callable[[Any], Any]:
 
         return Planner(env, seed)
     if os.path.isdir(spec):
-        return _trained_policy(spec, env)
+        return _trained_policy(spec, env, seed)
     if spec.endswith(".zip"):
         return _sb3_policy(spec)
     policy, _ = load(spec, "policy")
@@ -39,9 +40,9 @@ def load_policy(spec: str, env: "gym.Env", seed: int) -> Callable[[Any], Any]:
     return policy
 
 
-def _trained_policy(spec: str, env: "gym.Env") -> Callable[[Any], Any]:
+def _trained_policy(spec: str, env: "gym.Env", seed: int) -> Callable[[Any], Any]:
     from rlpd_gx.deploy.export import Export, propose
-    from rlpd_gx.envs.description import learner_space
+    from rlpd_gx.envs.description import describe, learner_space
 
     export = Export.find(spec)
     spaces = {"observation_space": learner_space(env.observation_space), "action_space": env.action_space}
@@ -52,8 +53,8 @@ def _trained_policy(spec: str, env: "gym.Env") -> Callable[[Any], Any]:
                 f"--policy {spec} was trained on {export.about['env']} with {what.replace('_', ' ')} {trained}, but "
                 f"here it is {here}"
             )
-    network = export.network()
-    return lambda observation: propose(export, network, observation)
+    network, sample = export.network(seed), describe(export.about["env"]).sample_in_evaluation
+    return lambda observation: propose(export, network, observation, sample=sample)
 
 
 def _held(env: "gym.Env", seed: int) -> Callable[[Any], Any]:

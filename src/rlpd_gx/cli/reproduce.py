@@ -7,6 +7,7 @@ from rlpd_gx.cli.arguments import Argument, Option
 from rlpd_gx.cli.sweep import Address, EngineName, Jobs, run_sweeps
 
 if TYPE_CHECKING:
+    from rlpd_gx.experiments.sweep import Sweep
     from rlpd_gx.report.chapter import Chapter
 
 TITLE = "Results"
@@ -38,6 +39,10 @@ def reproduce(
     jobs: Jobs = None,
     engine: EngineName = "processes",
     address: Address = None,
+    plan: Annotated[
+        bool,
+        Option("Only print what is left to do: runs, steps, and core-minutes at the speed of finished runs."),
+    ] = False,
 ) -> None:
     """Run the experiments of the paper: its tables and figures, one run folder and one row for each run.
 
@@ -57,12 +62,34 @@ def reproduce(
     sweeps = [
         Sweep(one.name, one.plan(request), folder, Table(tables / f"{one.name}.jsonl")) for one in experiments
     ]
+    if plan:
+        _print_plan(sweeps, tables)
+        return
     run_sweeps(sweeps, jobs, engine, address)
     for chapter in _chapters(tables, [one.name for one in experiments]):
         print(f"\n{chapter.title}")
         for verdict in chapter.verdicts:
             print(f"  {verdict.word}: {verdict.claim} ({verdict.reason})")
     print(f"\nTables: {tables}. For the page: rlpd-gx report {tables}")
+
+
+def _print_plan(sweeps: "list[Sweep]", tables: Path) -> None:
+    from rlpd_gx.experiments.budget import budgets
+    from rlpd_gx.experiments.reproduced import NAMES
+    from rlpd_gx.experiments.rows import Table
+
+    finished = [row for name in NAMES for row in Table(tables / f"{name}.jsonl").rows().values()]
+    found = budgets(sweeps, finished)
+    print(*found, sep="\n")
+    if len(found) > 1:
+        minutes = [one.minutes for one in found]
+        whole = "" if None in minutes else f", about {sum(m or 0 for m in minutes):,.0f} core-minutes"
+        print(
+            f"together: {sum(one.runs for one in found)} runs, {sum(one.steps for one in found):,} steps{whole}"
+        )
+    print(
+        f"speeds: {len(finished)} rows in {tables}; training with its evaluations, without the measurements after it"
+    )
 
 
 def report(

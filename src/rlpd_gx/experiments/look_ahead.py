@@ -113,33 +113,39 @@ def times_fewer(without: Arm, guarded: Arm) -> tuple[float, float, float]:
     )
 
 
-def compare(
+def play_without(
     env: AtariEnv,
-    make_policy: Callable[[], Policy],
-    guardian: Guardian,
-    simulated_steps: Callable[[], int],
+    policy: Policy,
     *,
     seed: int,
     events: int,
     min_steps: int,
     max_steps: int,
-    guarded_steps: int | None = None,
     tell: Callable[[str, Arm], None] = lambda name, arm: None,
-) -> Json:
-    """Play without a guard until enough events were seen, then with it for as many steps, or `guarded_steps`."""
+) -> Arm:
+    """Play without a guard until enough events were seen."""
 
     def seen(arm: Arm) -> bool:
         return arm.steps >= max_steps or (arm.events >= events and arm.steps >= min_steps)
 
-    without = play(env, make_policy(), None, seed, seen, lambda arm: tell("without", arm))
+    return play(env, policy, None, seed, seen, lambda arm: tell("without", arm))
+
+
+def compare(
+    env: AtariEnv,
+    policy: Policy,
+    without: Arm,
+    guardian: Guardian,
+    simulated_steps: Callable[[], int],
+    *,
+    seed: int,
+    guarded_steps: int | None = None,
+    tell: Callable[[str, Arm], None] = lambda name, arm: None,
+) -> Json:
+    """Play with a guard for as many steps as without, or for `guarded_steps`; both arms begin with the same games."""
     most = without.steps if guarded_steps is None else min(without.steps, guarded_steps)
     guarded = play(
-        env,
-        make_policy(),
-        guardian,
-        seed,
-        lambda arm: arm.steps >= most,
-        lambda arm: tell("guarded", arm),
+        env, policy, guardian, seed, lambda arm: arm.steps >= most, lambda arm: tell("guarded", arm)
     )
     guarded.simulated_steps = simulated_steps()
     fewer, low, high = times_fewer(without, guarded)

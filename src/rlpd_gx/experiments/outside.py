@@ -1,7 +1,8 @@
 """Violations counted from outside: a wrapper below the guard that judges every action which reaches the environment.
 
-It shares no code with the Guardian: RAM rules are asked for their margins directly, and the constraints of MuJoCo tasks
-are computed from the simulator. A violation is a forbidden action that ran while an allowed one existed.
+It shares no code with the Guardian: RAM rules are asked for their margins directly, the constraints of MuJoCo tasks are
+computed from the simulator, and look-ahead is judged by what follows (`experiments.hindsight`). A violation is a
+forbidden action that ran while an allowed one existed.
 """
 
 from collections.abc import Callable, Iterable
@@ -32,19 +33,27 @@ class Counter(gym.Wrapper):
         self.violations += self.judge(action)
         return self.env.step(action)
 
-    def snapshot(self) -> Json:
-        """The counts."""
+    def counts(self) -> dict[str, int]:
+        """Executed actions and violations so far."""
         return {"executed": self.executed, "violations": self.violations}
 
+    def clear(self) -> None:
+        """Count from zero."""
+        self.executed, self.violations = 0, 0
+
+    def snapshot(self) -> Json:
+        """What a checkpoint keeps."""
+        return self.counts()
+
     def restore(self, snapshot: Json) -> None:
-        """Restore the counts."""
+        """Restore a snapshot."""
         self.executed, self.violations = snapshot["executed"], snapshot["violations"]
 
 
 def counting(env: gym.Env, rules: str) -> gym.Env:
     """The environment with a counter, where these rules can be judged from outside."""
-    make = JUDGES.get(rules)
-    return env if make is None else Counter(env, make(env))
+    make = COUNTERS.get(rules)
+    return env if make is None else make(env)
 
 
 class Log:
@@ -64,12 +73,12 @@ class Log:
         if not counters:
             return
         counts = {
-            name: sum(counter.snapshot()[name] for counter in counters) for name in ("executed", "violations")
+            name: sum(counter.counts()[name] for counter in counters) for name in ("executed", "violations")
         }
         self.folder.log("outside", step, where=kind, **counts)
         if kind == "evaluation":
             for counter in counters:
-                counter.restore({"executed": 0, "violations": 0})
+                counter.clear()
 
 
 def counted_outside(metrics: Iterable[Json]) -> Json:
@@ -93,7 +102,7 @@ def _counters(env: Any) -> list[Counter]:
     return found
 
 
-def _ram(env: gym.Env) -> Judge:
+def _ram(env: gym.Env) -> Counter:
     from rlpd_gx.envs.atari import AtariEnv, RamRules
 
     game: AtariEnv = env.unwrapped  # type: ignore[assignment]
@@ -104,15 +113,25 @@ def _ram(env: gym.Env) -> Judge:
         margins = np.min([rule(now, before) for rule in rules], axis=0)
         return bool(margins[int(action)] < 0 <= margins.max())
 
-    return judge
+    return Counter(env, judge)
+
+
+def _look_ahead(name: str) -> Callable[[gym.Env], Counter]:
+    def of(env: gym.Env) -> Counter:
+        from rlpd_gx.envs.atari import lookahead
+        from rlpd_gx.experiments.hindsight import HindsightCounter
+
+        return HindsightCounter(env, getattr(lookahead, name))
+
+    return of
 
 
 def _joints(
     limits: Callable[[Array, Array, Array], Iterable[tuple[float, float]]],
-) -> Callable[[gym.Env], Judge]:
-    """A judge of (velocity, angle, action) -> values and their limits; zero torque is always allowed."""
+) -> Callable[[gym.Env], Counter]:
+    """A counter for (velocity, angle, action) -> values and their limits; zero torque is always allowed."""
 
-    def of(env: gym.Env) -> Judge:
+    def of(env: gym.Env) -> Counter:
         simulator: Any = env.unwrapped
 
         def judge(action: Action) -> bool:
@@ -121,13 +140,15 @@ def _joints(
             executed = np.asarray(action, np.float64)
             return any(value > limit * (1 + TOLERANCE) for value, limit in limits(velocity, angle, executed))
 
-        return judge
+        return Counter(env, judge)
 
     return of
 
 
-JUDGES: dict[str, Callable[[gym.Env], Judge]] = {  # by the name of the rules
+COUNTERS: dict[str, Callable[[gym.Env], Counter]] = {  # by the name of the rules
     "rlpd_gx.envs.atari:RamRules": _ram,
+    "rlpd_gx.envs.atari:Lookahead": _look_ahead("Lookahead"),
+    "rlpd_gx.envs.atari:QuickLookahead": _look_ahead("QuickLookahead"),
     "rlpd_gx.envs.mujoco:power": _joints(lambda w, _, a: [(np.maximum(w * a, 0).sum(), 10)]),
     "rlpd_gx.envs.mujoco:cheetah_power": _joints(lambda w, _, a: [(np.abs(w * a).sum(), 20)]),
     "rlpd_gx.envs.mujoco:power_and_bent_joints": _joints(

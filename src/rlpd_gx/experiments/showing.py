@@ -70,6 +70,13 @@ def value_table(caption: str, rows: Rows, variants: Sequence[str], columns: dict
     return Table(caption, ["", *columns], lines)
 
 
+def horizon(rows: Rows) -> str:
+    """How long first unsafe events were waited for, for the caption of a table that shows them."""
+    found = [row["measured"].get("ttfv") for row in rows.rows]
+    known = sorted({one["horizon"] for one in found if isinstance(one, dict)})
+    return f" (times to an unsafe event count up to {', '.join(map(number, known))} steps)" if known else ""
+
+
 def safety_table(rows: Rows, variants: Sequence[str]) -> Table:
     """Unsafe events and corrections of training, and violations counted from outside."""
     lines = []

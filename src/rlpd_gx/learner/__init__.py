@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from rlpd_gx.learner.sac_continuous import SacContinuous
     from rlpd_gx.learner.sac_discrete import SacDiscrete
     from rlpd_gx.learner.soft_discrete import SoftDiscrete
+    from rlpd_gx.learner.supported import SupportedDiscrete
 
 _HOME = {  # loaded on first use: settings can be listed without torch
     "Diverged": "adam",
@@ -20,6 +21,7 @@ _HOME = {  # loaded on first use: settings can be listed without torch
     "SacContinuous": "sac_continuous",
     "SacDiscrete": "sac_discrete",
     "SoftDiscrete": "soft_discrete",
+    "SupportedDiscrete": "supported",
     "trainable_devices": "q_learner",
 }
 
@@ -31,6 +33,7 @@ __all__ = [
     "SacContinuous",
     "SacDiscrete",
     "SoftDiscrete",
+    "SupportedDiscrete",
     "trainable_devices",
 ]
 

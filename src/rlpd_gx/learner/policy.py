@@ -25,6 +25,7 @@ LOG_STD = (-20.0, 2.0)
 FIRST_VALUES = (
     0.01  # scale of a soft policy's untrained values: they are much smaller than alpha, so it is uniform
 )
+UNSUPPORTED = -1e30  # logit: finite, so that a softmax over unsupported actions alone is uniform
 
 
 class PolicyNetwork(nn.Module, ABC):
@@ -157,6 +158,35 @@ class SoftPolicy(CategoricalPolicy):
         return value / self.log_temperature.detach().exp()
 
 
+class SupportedPolicy(SoftPolicy):
+    """A soft policy over the actions that the offline data supports, as a clone of it sees them (discrete BCQ)."""
+
+    def __init__(
+        self, config: LearnerConfig, encoder: Encoder, *args: Any, initial: torch.Generator, **options: Any
+    ) -> None:
+        super().__init__(config, encoder, *args, initial=initial, **options)
+        sizes = (encoder.features, *config.hidden_sizes, self.n)
+        self.clone = Ensemble(1, sizes, layer_norm=False, generator=initial).to(self.device)
+
+    def logits(self, features: Tensor) -> Tensor:
+        """[B, n]."""
+        return self.restricted(super().logits(features), features)
+
+    def restricted(self, logits: Tensor, features: Tensor) -> Tensor:
+        """Logits [B, n] in which unsupported actions only count where the safe set allows no other."""
+        return logits.masked_fill(~self.supports(features), UNSUPPORTED)
+
+    def supports(self, features: Tensor) -> Tensor:
+        """[B, n] bool: G(a|s) is at least `support` times the largest."""
+        likely = self.clone(features)[0]
+        return likely >= likely.amax(dim=-1, keepdim=True) + math.log(self.config.support)
+
+
+def soft_kind(config: LearnerConfig) -> type[SoftPolicy]:
+    """The policy without an actor network that these settings ask for."""
+    return SupportedPolicy if config.support else SoftPolicy
+
+
 class Draw(NamedTuple):
     """Samples [K, B, d] in [-1, 1], and their log density [K, B]."""
 
@@ -258,7 +288,7 @@ def restored(
     encoder = encoder_for(observation_space, initial)
     policy: PolicyNetwork
     if isinstance(action_space, gym.spaces.Discrete):
-        kind = SoftPolicy if config.actor == "auto" else CategoricalPolicy
+        kind = soft_kind(config) if config.actor == "auto" else CategoricalPolicy
         policy = kind(config, encoder, action_space, spec, initial=initial, seed=seed)
     else:
         assert isinstance(action_space, gym.spaces.Box)

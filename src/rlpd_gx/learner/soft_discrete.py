@@ -11,7 +11,7 @@ from torch import Tensor
 from rlpd_gx.config import LearnerConfig
 from rlpd_gx.learner.categorical import Allowed, Guarded, entropy, expectation, log_policy
 from rlpd_gx.learner.networks import Observed, compiled, encoder_for
-from rlpd_gx.learner.policy import SoftPolicy
+from rlpd_gx.learner.policy import SoftPolicy, soft_kind
 from rlpd_gx.learner.q_learner import QLearner, Step, above, critic_metrics
 from rlpd_gx.safe_sets import Spec
 from rlpd_gx.trees import index
@@ -41,7 +41,7 @@ class SoftDiscrete(QLearner[SoftPolicy]):
     ) -> None:
         initial = torch.Generator().manual_seed(seed)
         encoder = encoder_for(observation_space, initial)
-        policy = SoftPolicy(
+        policy = soft_kind(config)(
             config, encoder, action_space, safe_set_spec, initial=initial, seed=seed, device=device
         )
         super().__init__(
@@ -115,12 +115,18 @@ class SoftDiscrete(QLearner[SoftPolicy]):
             # cross-entropy of the soft policy times alpha: its gradient does not grow as alpha falls
             alpha, scale = self.temperature, taken.detach().abs().mean()
             loss = loss + scale * (cloned * (alpha * (q / alpha).logsumexp(dim=-1) - taken)).sum()
-        policy, excess = self._measured(q.detach(), allowed)
+        policy, excess = self._measured(q.detach(), observation, allowed)
         return loss, metrics | policy, excess
 
-    def _measured(self, q: Tensor, allowed: Allowed | None) -> tuple[dict[str, Tensor], Tensor]:
+    def _logits(self, q: Tensor, observation: Observed) -> Tensor:
+        """Logits [B, n] of the policy in states with values q [N, B, n]."""
+        return self.policy.soft(q)
+
+    def _measured(
+        self, q: Tensor, observation: Observed, allowed: Allowed | None
+    ) -> tuple[dict[str, Tensor], Tensor]:
         """From values q [N, B, n]: metrics of the policy, and its entropy minus the target entropy [B]."""
-        logits = self.policy.soft(q)
+        logits = self._logits(q, observation)
         uncertainty = entropy(log_policy(logits, None if allowed is None else allowed.actions))
         metrics = {"entropy": uncertainty.mean(), "value_scale": q.mean(dim=0).abs().mean()}
         if allowed is not None:
@@ -162,7 +168,7 @@ class SoftDiscrete(QLearner[SoftPolicy]):
     ) -> tuple[Tensor, Tensor, Tensor]:
         """By the target critics: value of the states [B], their policy [B, n] and the least values [B, n]."""
         q = self.target["ensemble"](self.target["encoder"](observation))
-        policy = self.guarded.policy(self.policy.soft(q), allowed)
+        policy = self.guarded.policy(self._logits(q, observation), allowed)
         least = self._least(q if members is None else q[members])
         uncertainty = self.config.entropy_sign * self.temperature * entropy(policy.log())
         return expectation(policy, least) + uncertainty, policy, least

@@ -22,6 +22,7 @@ from rlpd_gx.replay.segments import Segments
 
 KEPT = (
     "env", "env_kwargs", "rules", "rules_state", "num_envs", "hidden_sizes", "ensemble_size", "layer_norm", "normalise",
+    "support",
 )  # fmt: skip
 """Settings that a fork keeps: the experience and the networks are made of them."""
 

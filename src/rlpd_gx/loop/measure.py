@@ -91,8 +91,11 @@ class PolicySubject:
     episode_count: int = 10
     state_count: int = 50
     horizon: int = 500
+    replay_count: int | None = None
+    """Critical states that are replayed to the first unsafe event; None: all."""
     seed: int = SEED
     _played: dict[bool, PlayedEpisodes] = field(default_factory=dict)
+    _times: dict[bool, Times] = field(default_factory=dict)
 
     @property
     def game(self) -> str | None:
@@ -242,13 +245,18 @@ class PolicySubject:
 
         Where nothing reports unsafe events, an executed action that the rules forbid is one.
         """
+        if guarded not in self._times:
+            self._times[guarded] = self._replayed(guarded=guarded)
+        return self._times[guarded]
+
+    def _replayed(self, *, guarded: bool) -> Times:
         task = self.task if guarded else probes.unguarded(self.task)
         environments = self._environments(task)
         env = environments.members[0].env
         reported = describe(task.config.run.env).reports_unsafe_events
         watched = reported or (isinstance(env, GuardedEnv) and env.unsafe_event is not None)
         steps, events = [], []
-        for number, state in enumerate(self.critical_states):
+        for number, state in enumerate(self.critical_states[: self.replay_count]):
             state.restore(environments)
             generator = torch.Generator(self._device).manual_seed(self.seed + number)
             event, step = False, 0
@@ -294,6 +302,7 @@ def measure_run(
     episodes: int = 10,
     states: int = 50,
     horizon: int = 500,
+    replays: int | None = None,
 ) -> dict[str, Found | str]:
     """Measurements of a run as it was last saved; all of ours by default.
 
@@ -310,5 +319,6 @@ def measure_run(
         episodes,
         states,
         horizon,
+        replays,
     )
     return measure_subject(subject, names or (*METRICS, *MEASUREMENTS))

@@ -25,6 +25,7 @@ from rlpd_gx.learner import (
     SacContinuous,
     SacDiscrete,
     SoftDiscrete,
+    SupportedDiscrete,
     trainable_devices,
 )
 from rlpd_gx.loading import load
@@ -235,8 +236,18 @@ class Task:
         }
         space = example.actions.learner_space
         if isinstance(space, gym.spaces.Discrete):
-            kind = SoftDiscrete if config.actor == "auto" else SacDiscrete
+            if config.support and not self.config.run.offline:
+                raise GxError(
+                    "--support keeps to the actions of offline data, and there is none: give --offline"
+                )
+            soft = SupportedDiscrete if config.support else SoftDiscrete
+            kind = soft if config.actor == "auto" else SacDiscrete
             return kind(config, example.observation_space, space, embedding=example.embedding, **common)
+        if config.support:
+            raise GxError(
+                f"--support (and --preset bcq) needs discrete actions, and those of {self.config.run.env} are "
+                "continuous; stay near the data by --clone-weight or --preset cql instead"
+            )
         return SacContinuous(config, example.observation_space, space, **common)
 
     def sampler(self, learner: Learner) -> samplers.Sampler:

@@ -57,4 +57,4 @@ def from_critical_states(subject: Subject) -> Found:
     for name, guarded in (("with_guard", True), ("without_guard", False)):
         times = subject.first_events(guarded=guarded)
         found |= {f"{key}_{name}": value for key, value in ttfv(*times, subject.horizon).items()}
-    return found | {"critical_states": len(times.steps), "horizon": subject.horizon}
+    return found | {"replays": len(times.steps), "horizon": subject.horizon}

@@ -49,6 +49,15 @@ def plan(request: Request) -> list[Planned]:
     return atari_runs(request, request.choose(games), VARIANTS, 100_000, measure=MEASURE)
 
 
+def median_time(row: Json) -> float | None:
+    """Median steps to the first unsafe event under the guard; the horizon where half of the replays had none."""
+    found = row["measured"].get("ttfv")
+    if not isinstance(found, dict):
+        return None
+    reached = found["ttfv_median_with_guard"]
+    return found["horizon"] if reached is None else reached
+
+
 def survival(subject: object) -> Json:
     """Kaplan-Meier curves from critical states, with the guard and without it: a measurement of a run."""
     from rlpd_gx.metrics.survival import kaplan_meier
@@ -109,11 +118,12 @@ def show(rows: Rows) -> Findings:
         "TD error (scaled), last quarter": td_error,
         "Q variance (scaled), last quarter": q_variance,
         "margin scan, mean share": margins,
-        "steps to the first unsafe event, with guard": TTFV,
-        "without guard": measured("ttfv", "ttfv_restricted_mean_without_guard"),
+        "steps to the first unsafe event, with guard: mean": TTFV,
+        "median": median_time,
+        "without guard: mean": measured("ttfv", "ttfv_restricted_mean_without_guard"),
     }
     tables = [
-        showing.value_table("Measurements", rows, NAMES, values),
+        showing.value_table(f"Measurements{showing.horizon(rows)}", rows, NAMES, values),
         showing.score_table(rows, NAMES, "guards"),
         showing.safety_table(rows, NAMES),
     ]

@@ -1,0 +1,57 @@
+"""What a sweep will cost before it is started: runs, steps, and core-minutes at the speed of finished runs."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from rlpd_gx.experiments.plan import Planned
+from rlpd_gx.experiments.sweep import Sweep
+from rlpd_gx.trees import Json
+
+ALIKE = (("scale", "game", "variant"), ("scale", "variant"), ("scale",))
+"""Labels that a finished run must share, beside the rules, to say how fast another one will be: the first that do."""
+
+
+@dataclass(frozen=True)
+class Budget:
+    """The runs of one experiment that have no row yet."""
+
+    name: str
+    planned: int
+    runs: int
+    """To do; those that an earlier experiment of the plan trains are left out."""
+    steps: int
+    minutes: float | None
+    """Of one core; None where no finished run is alike."""
+
+    def __str__(self) -> str:
+        time = "time unknown" if self.minutes is None else f"about {self.minutes:,.0f} core-minutes"
+        return f"{self.name}: {self.runs} of {self.planned} runs to do, {self.steps:,} steps, {time}"
+
+
+def budgets(sweeps: Sequence[Sweep], finished: Sequence[Json]) -> list[Budget]:
+    """What each sweep still costs, by the rows of `finished` runs; a run that several sweeps share counts once."""
+    known: set[str] = set()
+    found = []
+    for sweep in sweeps:
+        jobs = [job.planned for job in sweep.left() if job.planned.fingerprint not in known]
+        known |= {planned.fingerprint for planned in jobs}
+        times = [_seconds(planned, finished) for planned in jobs]
+        minutes = None if None in times else sum(time or 0.0 for time in times) / 60
+        steps = sum(planned.config.run.steps for planned in jobs)
+        planned_runs = len({planned.fingerprint for planned in sweep.plan})
+        found.append(Budget(sweep.name, planned_runs, len(jobs), steps, minutes))
+    return found
+
+
+def _seconds(planned: Planned, finished: Iterable[Json]) -> float | None:
+    """Of a run, at the mean speed of the finished ones that are most like it."""
+    guarded_by = [row for row in finished if row["settings"].get("rules", "") == planned.config.run.rules]
+    for labels in ALIKE:
+        alike = [
+            row
+            for row in guarded_by
+            if all(name in row and row[name] == planned.labels.get(name) for name in labels)
+        ]
+        if steps := sum(row["training"]["steps"] for row in alike):
+            return planned.config.run.steps * sum(row["seconds"] for row in alike) / steps
+    return None

@@ -1,0 +1,52 @@
+"""What a sweep will cost: known answers, and runs that experiments share."""
+
+from made_rows import made_rows, write
+
+from rlpd_gx.cli.reproduce import reproduce
+from rlpd_gx.experiments.budget import Budget, budgets
+from rlpd_gx.experiments.experiment import SCALES, Request
+from rlpd_gx.experiments.reproduced import find
+from rlpd_gx.experiments.rows import Table
+from rlpd_gx.experiments.sweep import Sweep
+
+
+def sweep(name, tables, games=("Freeway",), seeds=1):
+    plan = find(name).plan(Request(SCALES["cpu"], lambda task: "", games, seeds))
+    return Sweep(name, plan, tables / "runs", Table(tables / f"{name}.jsonl"))
+
+
+def test_without_finished_runs_the_time_is_unknown(tmp_path):
+    (found,) = budgets([sweep("ablation", tmp_path)], [])
+    assert found == Budget("ablation", 6, 6, 300_000, None)
+    assert str(found) == "ablation: 6 of 6 runs to do, 300,000 steps, time unknown"
+
+
+def test_the_speed_is_that_of_the_runs_most_alike(tmp_path):
+    rows = made_rows(
+        "ablation", lambda game, variant: 1.0, seeds=1, games=("Pong",)
+    )  # 600 s for 20,000 steps
+    for row in rows:
+        row["seconds"] = 1200.0 if row["variant"] == "without DTS" else 600.0
+    write(tmp_path, "ablation", rows)
+    (found,) = budgets([sweep("ablation", tmp_path)], rows)
+    assert found.minutes == 50_000 / 20_000 * (5 * 600 + 1200) / 60
+    (ahead,) = budgets([sweep("planning", tmp_path)], rows)
+    assert ahead.minutes is None  # look-ahead is slower than any of these
+
+
+def test_a_run_that_two_experiments_share_is_paid_for_once(tmp_path):
+    ablation, shield = budgets([sweep("ablation", tmp_path), sweep("shield", tmp_path)], [])
+    assert (ablation.runs, shield.planned, shield.runs, shield.steps) == (6, 3, 0, 0)
+    assert budgets([sweep("shield", tmp_path)], [])[0].runs == 3
+
+
+def test_what_has_a_row_is_not_to_do(tmp_path):
+    write(tmp_path, "ablation", made_rows("ablation", lambda game, variant: 1.0, seeds=1, games=("Freeway",)))
+    (found,) = budgets([sweep("ablation", tmp_path, seeds=2)], [])
+    assert (found.planned, found.runs) == (12, 6)
+
+
+def test_the_command_runs_nothing(tmp_path, capsys):
+    reproduce("shield", out=tmp_path / "out", plan=True)
+    assert "shield: 3 of 3 runs to do, 144 steps, time unknown" in capsys.readouterr().out
+    assert not list((tmp_path / "out").glob("*/config.json"))
