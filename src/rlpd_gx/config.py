@@ -212,8 +212,8 @@ _PAPER: Settings = {  # as printed: minimum of all critics for target and actor,
     "clone_weight": (0.0,),
 }  # fmt: skip
 
-_FULL: Settings = {  # every component of the paper on our guarded learner: the baseline of the ablations
-    "online_ratio": (0.05, 0.5), "sampler": "stride", "interval": (1, 8), "normalise": False, "clone_weight": (0.0,),
+_FULL: Settings = {  # every component of the paper on our guarded learner, DTS as span: the baseline of the ablations
+    "online_ratio": (0.05, 0.5), "sampler": "span", "interval": (1, 8), "normalise": False, "clone_weight": (0.0,),
 }  # fmt: skip
 
 _Q: Settings = {  # Q-learning as the related hybrids have it: half of each minibatch offline, no entropy, near greedy

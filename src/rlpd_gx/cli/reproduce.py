@@ -18,7 +18,7 @@ def reproduce(
         str,
         Argument(
             "ablation, shield, guards, exploration, atari100k, guard-scores, dts-early, dts-late, constraints, "
-            "planning, adroit, or all."
+            "planning, adroit, or all; several with commas share their runs."
         ),
     ],
     scale: Annotated[
@@ -57,7 +57,7 @@ def reproduce(
 
     folder = out or Path("runs") / scale
     tables = results or (folder / "results" if scale == "smoke" else Path("results"))
-    experiments = [find(one) for one in (NAMES if name == "all" else (name,))]
+    experiments = [find(one) for one in (NAMES if name == "all" else name.split(","))]
     request = Request(SCALES[scale], data_for(SCALES[scale], data, folder), tuple(games or ()), seeds)
     sweeps = [
         Sweep(one.name, one.plan(request), folder, Table(tables / f"{one.name}.jsonl")) for one in experiments
