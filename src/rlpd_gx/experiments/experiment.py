@@ -12,8 +12,8 @@ from rlpd_gx.report.chapter import Figure, Table, Verdict
 from rlpd_gx.trees import Json
 
 RAM_RULES, LOOK_AHEAD = "rlpd_gx.envs.atari:RamRules", "rlpd_gx.envs.atari:Lookahead"
-# Shared by every variant: only what the experiment compares differs. Chosen on Assault, Gopher and DemonAttack with seed
-# 11 (results/learner-tried.jsonl), and frozen before the first reported run.
+# Shared by every variant: only what the experiment compares differs. Chosen on Assault, Gopher and DemonAttack with
+# seed 11 (results/learner-tried.jsonl), and frozen before the first reported run.
 ATARI: Settings = {
     "env_kwargs": {"clip_rewards": True, "life_loss_ends": True},
     "rules": RAM_RULES,

@@ -198,7 +198,7 @@ class Objects:
             [0.0] * 5 if player is None else [1.0, *_at(player), *_change(moved(scene.player_before, player))]
         )
         for first, thing in zip(self.sight.first_member, self.sight.moving, strict=False):
-            members = range(first, first + thing.count)
+            members = [*range(first, first + thing.count)]
             if thing.count > KEPT:
                 members, share = self._nearest(scene, members)
                 out.append(share)
@@ -222,7 +222,7 @@ class Objects:
             out += [float(code == value) for value in category.values]
         return np.clip(np.array(out, np.float32), -LIMIT, LIMIT)
 
-    def _nearest(self, scene: Scene, members: range) -> tuple[list[int], float]:
+    def _nearest(self, scene: Scene, members: list[int]) -> tuple[list[int], float]:
         """Those of a group that are nearest to the player, the nearest first, and the share that is there."""
         there = [member for member in members if scene.places[member] is not None]
         share = len(there) / len(members)
