@@ -91,7 +91,7 @@ class Memory:
             if preference is not None or proposed.__class__ not in whole:
                 return otherwise(state, proposed, context, preference, None)
             if state.__class__ is array:  # as in `read_only`, but faster
-                seen = state.view()
+                seen: State = state.view()
                 seen.setflags(False)
             else:
                 seen = protected(state)

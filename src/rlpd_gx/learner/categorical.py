@@ -99,26 +99,30 @@ class Guarded:
         if not all(key in self._known for key in keys):
             if len(self._known) > MOST_MASKS:
                 self._known, self._table = {}, None
-            self._learn(code, keys)
+            self._learn(code, keys, self.spec)
         assert self._table is not None
         rows = self._tensor(np.array([self._known[key] for key in keys]))
-        return Allowed(*(None if column is None else column[rows] for column in self._table))  # type: ignore[arg-type]
+        actions, tested, corrected = self._table
+        return Allowed(actions[rows], tested[rows], None if corrected is None else corrected[rows])
 
-    def _learn(self, code: Array, keys: list[bytes]) -> None:
+    def _learn(self, code: Array, keys: list[bytes], spec: Spec) -> None:
         """Add codes [B, width] that are not in the table yet."""
         new = {key: row for row, key in enumerate(keys) if key not in self._known}
-        mask = decode(code[list(new.values())], self.spec)  # type: ignore[arg-type]
+        mask = decode(code[list(new.values())], spec)
         assert isinstance(mask, Mask)
-        actions = counted(mask, self.config.untested)
+        counts = counted(mask, self.config.untested)
         found = Allowed(
-            self._tensor(actions),
+            self._tensor(counts),
             self._tensor(mask.allowed.sum(axis=-1).astype(np.float32)),
-            self._tensor(np.stack([self._corrected(row) for row in actions])) if self._projects else None,
+            self._tensor(np.stack([self._corrected(row) for row in counts])) if self._projects else None,
         )
         self._known |= {key: len(self._known) + number for number, key in enumerate(new)}
         if self._table is not None:
-            pairs = zip(self._table, found, strict=True)
-            found = Allowed(*(None if old is None else torch.cat([old, more]) for old, more in pairs))  # type: ignore[arg-type]
+            old, corrected = self._table, None
+            if old.corrected is not None and found.corrected is not None:
+                corrected = torch.cat([old.corrected, found.corrected])
+            actions, tested = torch.cat([old.actions, found.actions]), torch.cat([old.tested, found.tested])
+            found = Allowed(actions, tested, corrected)
         self._table = found
 
     def _corrected(self, mask: Array) -> Array:
