@@ -2,6 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 INSTALLED := .venv/.installed
+BENCH := .venv-bench
 # One other busy process would slow torch down tenfold without this.
 export OMP_WAIT_POLICY := PASSIVE
 
@@ -15,7 +16,7 @@ help:
 	@echo "make docs       the documentation as a site, in site/"
 	@echo "make lint       ruff, mypy, import-linter"
 	@echo "make format     let ruff rewrite the code"
-	@echo "make bench      speed, side by side with peers"
+	@echo "make bench      speed, side by side with peers (PARTS=\"learner replay\" for some)"
 	@echo "make clean      remove .venv and caches"
 
 $(INSTALLED): pyproject.toml constraints.txt
@@ -56,10 +57,19 @@ format: $(INSTALLED)
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-bench: $(INSTALLED)
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[bench]' || \
-	  echo "some peers could not be installed; the tables name them"
-	$(BIN)/python -m bench
+# Peers that are not dependencies live in an environment of their own, with this project beside them.
+$(BENCH)/.installed: pyproject.toml constraints.txt bench/peers.txt
+	@test -d $(BENCH) || $(PYTHON) -m venv $(BENCH)
+	@echo "Installing into $(BENCH) (once; some minutes) ..."
+	@$(BENCH)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	@for peer in $$(cat bench/peers.txt); do \
+	  $(BENCH)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt "$$peer" || \
+	    echo "cannot be installed here, so the tables do without it: $$peer"; \
+	done
+	@touch $@
+
+bench: $(BENCH)/.installed
+	PYTHONPATH=src $(BENCH)/bin/python -m bench $(PARTS)
 
 clean:
-	rm -rf .venv site .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
+	rm -rf .venv $(BENCH) site .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis

@@ -2,8 +2,8 @@
 
     python -m bench.guardian
 
-Peers: Clarabel (a dependency of the tests) and, if installed with `pip install rlpd-gx[bench]`, DAQP, ProxQP and
-Moreau. What peers can prepare outside the timing (problem matrices, compiled structure) is prepared outside.
+Peers: Clarabel, DAQP, ProxQP and Moreau; `make bench` builds an environment that has them. What peers can
+prepare outside the timing (problem matrices, compiled structure) is prepared outside.
 """
 
 import argparse
@@ -15,7 +15,7 @@ from importlib.util import find_spec
 import clarabel
 import gymnasium as gym
 import numpy as np
-from bench.timing import interleaved, ratio, spread, verdict
+from bench.timing import interleaved, keep, ratio, spread, verdict
 from rich.console import Console
 from rich.table import Table
 from scipy import sparse
@@ -240,9 +240,11 @@ def single_verdicts(console):
         if name in guardians:
             tally = guardians[name].audit.tally
             assert tally.corrections == tally.proposals
-            target = verdict(share, most=1)
+            target = verdict(share, f"single corrected verdict, {name} / a bare Hopper step", most=1)
         if name in ("polytope, 4 rows", "polytope, projection alone") and to_daqp == to_daqp:
-            target += f"{'; ' if target else ''}DAQP: {verdict(to_daqp, most=2)}"
+            solve = "verdict" if name in guardians else "projection"
+            beside = verdict(to_daqp, f"single {solve}, polytope / DAQP's solve", most=2)
+            target += f"{'; ' if target else ''}DAQP: {beside}"
         polytope = f"{to_daqp:.2f}" if name.startswith("polytope") else ""
         table.add_row(name, spread(times, SINGLES * US), f"{share:.2f}", polytope, target)
     console.print(table)
@@ -279,7 +281,8 @@ def discrete_verdicts(console, steps=20_000):
     table = table_of("A discrete verdict with audit", "", "us (quartiles)", "of a bare step", "target")
     for name, times in seconds.items():
         share = ratio(times, seconds["a bare CartPole-v1 step"])
-        target = verdict(share, most=0.1) if "verdict" in name else ""
+        what = f"discrete {name} / a bare CartPole step"
+        target = verdict(share, what, most=0.1) if "verdict" in name else ""
         table.add_row(name, spread(times, steps * US), f"{share:.3f}", target)
     console.print(table)
 
@@ -319,11 +322,13 @@ def batches(console, sample=128):
             else:
                 row += ["", ""]
         if name.startswith("polytope"):
-            target = (
-                verdict(ratio(per_row["Moreau"], per_row["ours"]), least=10) if "Moreau" in per_row else ""
-            )
+            peer, least = "Moreau", 10
         else:
-            target = verdict(ratio(per_row["Clarabel"], per_row["ours"]), least=100)
+            peer, least = "Clarabel", 100
+        target = ""
+        if peer in per_row:
+            what = f"{ROWS:,} projections, {name}: {peer} / ours"
+            target = verdict(ratio(per_row[peer], per_row["ours"]), what, least=least)
         table.add_row(*row, target)
     console.print(table)
 
@@ -397,11 +402,14 @@ def main():
         console.print("numba is not installed: the reference is measured.")
     missing = [name for name in PEERS if name not in installed()]
     if missing:
-        console.print(f"not installed: {', '.join(missing)} (pip install rlpd-gx[bench])")
+        console.print(
+            f"not installed: {', '.join(missing)} (`make bench` builds an environment with all peers)"
+        )
     single_verdicts(console)
     discrete_verdicts(console)
     batches(console)
     growth(console)
+    keep("guardian")
 
 
 if __name__ == "__main__":

@@ -1,19 +1,20 @@
-"""How fast a batch is sampled, beside stable-baselines3, cpprb and a plain copy: `python -m bench.replay`.
+"""How fast a batch is sampled, beside stable-baselines3, cpprb, torchrl and a plain copy: `python -m bench.replay`.
 
-All contenders hold the same steps and take turns in one process. Only ratios within a run mean something.
+All contenders hold the same steps and take turns in one process, in CPU time. Only ratios within a run mean something.
 Who allocates much (SB3, pixels) depends on what malloc does with freed memory; glibc gives it out again with
 `MALLOC_MMAP_THRESHOLD_=33554432 MALLOC_TRIM_THRESHOLD_=1000000000 python -m bench.replay`.
 """
 
-import gc
-import random
-import statistics
-import time
+from __future__ import annotations
+
 from collections.abc import Callable
 from functools import partial
+from importlib.util import find_spec
+from typing import TYPE_CHECKING
 
 import cpprb
 import numpy as np
+from bench.timing import interleaved, keep, ratio, spread, verdict
 from gymnasium import spaces
 from rich.console import Console
 from rich.table import Table
@@ -25,11 +26,15 @@ from rlpd_gx.replay.samplers import Uniform
 from rlpd_gx.replay.timeline import Layout, Timeline
 from rlpd_gx.types import Batch, Transition
 
+if TYPE_CHECKING:
+    from torchrl.data import TensorDictReplayBuffer
+
 BATCH, UPDATES, STACK, EPISODE_STEPS = 256, 20, 4, 500
 PIXEL_STEPS, STATE_STEPS = 20_000, 100_000
-ROUNDS, CALLS = 36, 6
+ROUNDS, CALLS = 24, 6
 ONE, NO = np.ones(1, np.float32), np.zeros(1, bool)
 OURS = ("ours, online", "ours, half offline")
+TARGETS = {"sb3": 1.5, "cpprb": 1.5, "torchrl": 1.5}
 
 PIXELS = Layout(np.dtype((np.uint8, (84, 84))), np.dtype(np.int64), np.dtype((np.uint8, (18,))))
 STATES = Layout(np.dtype((np.float32, (17,))), np.dtype((np.float32, (6,))), np.dtype((np.float32, (12,))))
@@ -156,47 +161,51 @@ def cpp(layout: Layout, steps: int, stack: int, *, compact: bool, full: bool = F
     return buffer
 
 
-def measured(contenders: dict[str, Callable[[], object]]) -> dict[str, list[float]]:
-    """Seconds of a call, the median of each round; contenders take turns, so a busy moment hits them all."""
-    seconds: dict[str, list[float]] = {name: [] for name in contenders}
-    shuffle = random.Random(0)
-    gc.disable()
-    for turn in range(ROUNDS + 1):
-        # nobody always comes after the same other, whose memory is still in the cache
-        for name, call in shuffle.sample(list(contenders.items()), len(contenders)):
-            times = []
-            for _ in range(CALLS):
-                start = time.perf_counter()
-                kept = call()
-                times.append(time.perf_counter() - start)
-                del kept
-            if turn:  # the first turn warms up
-                seconds[name].append(statistics.median(times))
-    gc.enable()
-    return seconds
+def torch_rl(layout: Layout, steps: int, stack: int) -> TensorDictReplayBuffer:
+    """Whole stacks, in memory, drawn uniformly, with the usual fields."""
+    import torch
+    from tensordict import TensorDict
+    from torchrl.data import LazyTensorStorage, TensorDictReplayBuffer
 
-
-def ratio(peer: list[float], ours: list[float]) -> float:
-    """How many times faster ours is: the median over rounds of the ratio within a round."""
-    return statistics.median(a / b for a, b in zip(peer, ours, strict=True))
+    buffer = TensorDictReplayBuffer(storage=LazyTensorStorage(steps), batch_size=BATCH)
+    action = torch.zeros(EPISODE_STEPS, *layout.action.shape)
+    number = torch.ones(EPISODE_STEPS, 1)
+    rows = peer_steps(layout, steps, stack)
+    for _ in range(steps // EPISODE_STEPS):
+        here, there, end = zip(*(next(rows) for _ in range(EPISODE_STEPS)), strict=True)
+        after = {
+            "observation": torch.as_tensor(np.stack(there)),
+            "reward": number,
+            "terminated": torch.tensor(end)[:, None],
+        }
+        fields = {"observation": torch.as_tensor(np.stack(here)), "action": action, "next": after}
+        buffer.extend(TensorDict(fields, [EPISODE_STEPS]))
+    return buffer
 
 
 def report(
     console: Console, title: str, contenders: dict[str, Callable[[], object]], targets: dict[str, float]
 ) -> None:
-    seconds = measured(contenders)
-    table = Table("contender", "median, us", *(f"against {name}" for name in OURS), title=title)
+    def several(call: Callable[[], object]) -> Callable[[], None]:
+        def calls() -> None:
+            for _ in range(CALLS):
+                kept = call()
+                del kept
+
+        return calls
+
+    seconds = interleaved({name: several(call) for name, call in contenders.items()}, ROUNDS)
+    table = Table("contender", "us (quartiles)", *(f"against {name}" for name in OURS), title=title)
     for name, times in seconds.items():
         ratios = [f"{ratio(times, seconds[own]):.2f}x" for own in OURS]
-        table.add_row(name, f"{statistics.median(times) * 1e6:,.0f}", *ratios)
+        table.add_row(name, spread(times, CALLS * 1e-6), *ratios)
     console.print(table)
     for peer, target in targets.items():
         for own in OURS:
-            factor = min(
-                ratio(times, seconds[own]) for name, times in seconds.items() if name.startswith(peer)
-            )
-            verdict = "met" if factor >= target else "MISSED"
-            console.print(f"  {verdict}: {own} is {factor:.2f}x the fastest {peer} (target {target:.2f}x)")
+            among = [ratio(times, seconds[own]) for name, times in seconds.items() if name.startswith(peer)]
+            if among:
+                what = f"{title.split(' (')[0]}: the fastest {peer} / {own}"
+                console.print(f"  {what}: {min(among):.2f}, {verdict(min(among), what, least=target)}")
 
 
 def pixels(console: Console) -> None:
@@ -216,8 +225,11 @@ def pixels(console: Console) -> None:
         "copy of s and s', new memory": stacks.copy,
         "copy of s and s', same memory": lambda: np.copyto(target, stacks),
     }
+    if find_spec("torchrl"):
+        large = torch_rl(PIXELS, PIXEL_STEPS, STACK)
+        contenders["torchrl"] = large.sample
     title = f"pixel stacks 84x84x{STACK}, B={BATCH}, s and s'"
-    report(console, title, contenders, {"sb3": 3.0, "cpprb": 1.5, "copy": 1 / 2.5})
+    report(console, title, contenders, TARGETS | {"copy": 1 / 2.5})
 
 
 def states(console: Console) -> None:
@@ -225,6 +237,7 @@ def states(console: Console) -> None:
     plain, compact = (sb3(STATES, STATE_STEPS, 1, compact=c) for c in (False, True))
     cpp_plain, cpp_compact = (cpp(STATES, STATE_STEPS, 1, compact=c) for c in (False, True))
     cpp_full = cpp(STATES, STATE_STEPS, 1, compact=False, full=True)
+    dicts = torch_rl(STATES, STATE_STEPS, 1) if find_spec("torchrl") else None
     for updates in (1, UPDATES):
         rows = updates * BATCH
         contenders = {
@@ -236,14 +249,19 @@ def states(console: Console) -> None:
             "cpprb, next_of": partial(cpp_compact.sample, rows),
             "full cpprb, with all our fields": partial(cpp_full.sample, rows),
         }
+        if dicts is not None:
+            contenders["torchrl"] = partial(dicts.sample, rows)
         title = f"states of 17 numbers, [{updates}, {BATCH}] (peers: one call for {rows} rows)"
-        report(console, title, contenders, {"sb3": 1.0, "cpprb": 1.0, "full cpprb": 1.0})
+        report(console, title, contenders, TARGETS | {"full cpprb": 1.5})
 
 
 def main() -> None:
     console = Console(width=110)
+    if not find_spec("torchrl"):
+        console.print("not installed: torchrl (`make bench` builds an environment with all peers)")
     pixels(console)
     states(console)
+    keep("replay")
 
 
 if __name__ == "__main__":

@@ -20,6 +20,7 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 import mdptoolbox.mdp
 import numpy as np
+from bench.timing import keep
 from rich.console import Console
 from rich.table import Table
 from scipy import sparse
@@ -211,6 +212,7 @@ def main():
         console.print(large_table(arguments.large))
     if arguments.peer:
         console.print(peer_table(arguments.peer, 50, arguments.turns))
+    keep("theory")
 
 
 if __name__ == "__main__":

@@ -16,6 +16,8 @@ JsonMapping = Mapping[str, Any]  # one that is only read
 
 def map_leaves(function: Callable[..., Tree], tree: Tree, *others: Tree) -> Tree:
     """The tree of function(leaf, *other leaves); `others` have the structure of `tree`."""
+    if type(tree) is np.ndarray:  # asking whether it is a Mapping would take longer than most functions
+        return function(tree, *others)
     if isinstance(tree, Mapping):
         return {key: map_leaves(function, part, *(o[key] for o in others)) for key, part in tree.items()}
     if type(tree) is tuple:
@@ -43,6 +45,10 @@ def named_leaves(tree: Tree, name: str = "") -> dict[str, Tree]:
 
 def stack(trees: Sequence[Tree]) -> Tree:
     """Trees of one structure as a tree of arrays with a new first axis."""
+    if (
+        len(trees) == 1
+    ):  # one environment: this is called in each step, and `np.stack` would take several times as long
+        return map_leaves(lambda part: np.array(part)[None], trees[0])
     return map_leaves(lambda *parts: np.stack(parts), trees[0], *trees[1:])
 
 

@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 import torch
 from batches import batch
+from bench.timing import interleaved, ratio
+from bench.updates import SIZES, batch_of, learner_of
 
 from rlpd_gx.errors import GxError
 from rlpd_gx.learner import Diverged, LearnerConfig, SacContinuous, SacDiscrete, SoftDiscrete
@@ -230,3 +232,13 @@ def test_of_a_minibatch_everything_but_safe_sets_is_a_tensor() -> None:
     kinds = {name: type(value) for name, value in minibatch.arrays().items()}
     assert {name for name, kind in kinds.items() if kind is np.ndarray} == {"safe_set", "next_safe_set"}
     assert {kind for kind in kinds.values() if kind is not np.ndarray} == {torch.Tensor}
+
+
+def test_a_small_update_without_an_actor_is_faster_than_one_with():
+    """A ratio of interleaved runs, below what is measured (bench/learner.py), so that noise does not decide."""
+    size, calls = SIZES["small"], {}
+    for actor in ("auto", "raw"):
+        learner, block = learner_of(size, actor=actor), batch_of(size)
+        calls[actor] = lambda learner=learner, block=block: [learner.update(block) for _ in range(5)]
+    seconds = interleaved(calls, rounds=7)
+    assert ratio(seconds["raw"], seconds["auto"]) > 1.1

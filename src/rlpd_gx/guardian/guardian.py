@@ -89,11 +89,13 @@ class Guardian:
     def _shortcuts(self) -> None:
         """Quicker ways to a single verdict, where the rules permit one."""
         self._memory = self._make_memory()
-        self._recall = None if self._memory is None else self._memory.recaller()
+        self._quick = None if self._memory is None else self._memory.certifier(self._certify_one)
+        if self._quick is not None and type(self).certify is Guardian.certify:
+            vars(self)["certify"] = self._quick  # called directly: a method would add a tenth to a verdict
         self._single = Single.of(self._judge, self.names, self.mode == "enforce", self._ungraded)
 
     def __getstate__(self) -> Json:
-        state = {k: v for k, v in vars(self).items() if k not in ("_memory", "_recall", "_single")}
+        state = {k: v for k, v in vars(self).items() if k not in ("_memory", "_quick", "_single", "certify")}
         return state | {"_audit": self.audit}  # including what the memory has counted
 
     def __setstate__(self, state: Json) -> None:
@@ -130,12 +132,18 @@ class Guardian:
         `preference` [n] (discrete spaces) breaks ties between equally near actions. Raises `StopEpisode` if the
         rules fail and no fallback is declared or allowed: then nothing may be executed.
         """
-        answers = None
-        if self._recall is not None and preference is None:
-            known = self._recall(state, proposed)
-            if isinstance(known, Verdict):
-                return known
-            answers = known
+        if self._quick is not None:
+            return self._quick(state, proposed, context=context, preference=preference)
+        return self._certify_one(state, proposed, context, preference)
+
+    def _certify_one(
+        self,
+        state: State,
+        proposed: Action,
+        context: ContextLike,
+        preference: Action | None,
+        answers: Answers | None = None,
+    ) -> Verdict:
         states = States.one_state(state, _as_context(context))
         if self._single is not None:
             verdict = self._certify_single(self._single, states, proposed)

@@ -13,13 +13,15 @@ from rlpd_gx.guardian.reading import States, as_batch, read_only
 from rlpd_gx.guardian.verdicts import VerdictBatch
 from rlpd_gx.rules import Atom, mask_rule
 from rlpd_gx.trees import Tree
-from rlpd_gx.types import Action, Context, State, Verdict
+from rlpd_gx.types import Action, Context, ContextLike, State, Verdict
 
 CAPACITY = 100_000
 BOOL = np.dtype(bool)
 WHOLE = frozenset({int, np.int64, np.int32})
 
 
+Key = Any
+"""What a verdict is a function of: (mask of the last rule, (..., (mask of the first rule, proposed action)))."""
 Entry = tuple[Verdict, Callable[[], int], bool]
 """A verdict, the counter of how often it was given, and whether each one must be written to a file at once.
 
@@ -42,7 +44,10 @@ def _said(mask: Tree) -> Said:
         return Said(error=error)
 
 
-Answers = list[bytes | Said]  # of each rule: a plain mask as bytes, or any other answer
+Answers = list[Any]
+"""Of each rule: a mask as bytes, or a `Said`."""
+Otherwise = Callable[[State, Action, ContextLike, Action | None, Answers | None], Verdict]
+"""(state, proposed, context, preference, answers that mask rules have already given) -> the verdict."""
 
 
 class Memory:
@@ -62,92 +67,97 @@ class Memory:
     ) -> None:
         self.names, self.enforced, self.audit, self.ungraded = names, enforced, audit, ungraded
         self.rules = tuple(a.fn for r in judge.rules for a in r.atoms())
-        self.shape = (judge.n,)
         # The same judge, with the rules' answers as the state: no rule is called twice.
         read: list[Atom] = [mask_rule(_Answer(i), name=a.name) for i, a in enumerate(judge.rules)]
         self.judge = FiniteJudge(judge.space, read, judge.embedding)
-        self.known: dict[tuple[bytes, Action], Entry] = {}
-        self.handed_over: dict[tuple[bytes, Action], int] = {}  # how many of each the audit has
+        self.known: dict[Key, Entry] = {}
+        self.handed_over: dict[Key, int] = {}  # how many of each the audit has
 
-    def recaller(self) -> Callable[[State, Action], Verdict | Answers | None]:
-        """A function (state, proposed) -> the verdict, or the rules' answers if it is not cached.
+    def certifier(self, otherwise: Otherwise) -> Callable[..., Verdict]:
+        """`Guardian.certify` from cached verdicts; `otherwise` certifies what is not cached.
 
-        None where no rule was called. A closure, because attribute lookups would be a large part of the cost of a
-        verdict.
+        A closure, because attribute lookups would be a large part of the cost of a verdict.
         """
         known, make, hand_over, ask, parts = self.known, self._make, self.hand_over, self._ask, self._parts
-        array, boolean, whole, protected = np.ndarray, BOOL, WHOLE, read_only
-        shape, first, *others = self.shape, *self.rules
+        array, boolean, whole, protected, rules = np.ndarray, BOOL, WHOLE, read_only, self.rules
 
-        def recall(state: State, proposed: Action) -> Verdict | Answers | None:
-            if proposed.__class__ not in whole:
-                return None
+        def certify(
+            state: State,
+            proposed: Action,
+            *,
+            context: ContextLike = None,
+            preference: Action | None = None,
+        ) -> Verdict:
+            if preference is not None or proposed.__class__ not in whole:
+                return otherwise(state, proposed, context, preference, None)
             if state.__class__ is array:  # as in `read_only`, but faster
-                state = state.view()
-                state.setflags(False)
+                seen: State = state.view()
+                seen.setflags(False)
             else:
-                state = protected(state)
+                seen = protected(state)
+            key = proposed
             try:
-                mask = first(state)
+                for rule in rules:
+                    mask = rule(seen)
+                    if mask.__class__ is not array or mask.dtype is not boolean or mask.ndim != 1:
+                        answers = ask(seen, [*parts(key), _said(mask)])
+                        return otherwise(state, proposed, context, None, answers)
+                    key = (mask.tobytes(), key)  # copied at once: two rules may share a buffer
             except Exception as error:
-                return ask(state, [Said(error=error)])
-            if mask.__class__ is not array or mask.dtype is not boolean or mask.shape != shape:
-                return ask(state, [_said(mask)])
-            code = mask.tobytes()  # copied at once: two rules may share a buffer
-            for rule in others:
-                try:
-                    mask = rule(state)
-                except Exception as error:
-                    return ask(state, [*parts(code), Said(error=error)])
-                if mask.__class__ is not array or mask.dtype is not boolean or mask.shape != shape:
-                    return ask(state, [*parts(code), _said(mask)])
-                code += mask.tobytes()
-            entry = known.get((code, proposed))
+                answers = ask(seen, [*parts(key), Said(error=error)])
+                return otherwise(state, proposed, context, None, answers)
+            entry = known.get(key)
             if entry is None:
                 try:
-                    entry = make(code, proposed)
+                    entry = make(key)
                 except Exception:  # the uncached path reports what is wrong
                     entry = None
                 if entry is None:
-                    return parts(code)
+                    return otherwise(state, proposed, context, None, parts(key))
             verdict, tick, at_once = entry
             tick()
             if at_once:
                 hand_over()
             return verdict
 
-        return recall
+        return certify
 
     def _ask(self, state: State, answers: Answers) -> Answers:
         """The answers of the first rules, and of the rest."""
         for rule in self.rules[len(answers) :]:
             try:
                 mask = rule(state)
-                plain = mask.__class__ is np.ndarray and mask.dtype is BOOL and mask.shape == self.shape
+                plain = mask.__class__ is np.ndarray and mask.dtype is BOOL and mask.ndim == 1
                 answers.append(mask.tobytes() if plain else _said(mask))
             except Exception as error:
                 answers.append(Said(error=error))
         return answers
 
-    def _parts(self, code: bytes) -> Answers:
-        """The masks that a code was joined from."""
-        n = self.shape[0]
-        return [code[i : i + n] for i in range(0, len(code), n)]
+    def _parts(self, key: Key) -> Answers:
+        """The masks in a key, that of the first rule first."""
+        masks: Answers = []
+        while isinstance(key, tuple):
+            mask, key = key
+            masks.append(mask)
+        return masks[::-1]
 
-    def _make(self, code: bytes, proposed: Action) -> Entry | None:
+    def _make(self, key: Key) -> Entry | None:
         if len(self.known) >= CAPACITY:  # evicting entries could lose counts of other threads
             return None
+        masks, proposed = self._parts(key), key
+        while isinstance(proposed, tuple):
+            proposed = proposed[1]
         actions, wrong = self.judge.well_formed(as_batch(proposed))
-        if wrong:
+        if wrong or any(len(mask) != self.judge.n for mask in masks):
             return None
-        judgement = self.judge.judge(States.one_state(self._parts(code), Context()), actions, None)
+        judgement = self.judge.judge(States.one_state(masks, Context()), actions, None)
         batch = VerdictBatch(
             as_batch(proposed), judgement, self.names, [""], frozenset(), self.enforced, self.ungraded
         )
         verdict = batch[0]
         # If another thread was faster, its entry is used.
         at_once = verdict.corrected and self.audit.path is not None
-        return self.known.setdefault((code, proposed), (verdict, count().__next__, at_once))
+        return self.known.setdefault(key, (verdict, count().__next__, at_once))
 
     def hand_over(self) -> None:
         """Pass the counts to the audit, corrections last."""

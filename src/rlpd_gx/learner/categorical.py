@@ -12,6 +12,7 @@ from rlpd_gx.safe_sets import Mask, Spec, choose_nearest, decode, distances
 from rlpd_gx.types import Array
 
 TARGET_ENTROPY = 0.3  # of log |A_safe(s)|
+MOST_MASKS = 1_000  # different masks whose decoded form is kept
 
 
 def allowed_actions(code: Array, spec: Spec, untested: str) -> Array:
@@ -48,28 +49,6 @@ def entropy(log_probability: Tensor) -> Tensor:
     return -(log_probability.exp() * finite).sum(dim=-1)
 
 
-class Nearest:
-    """The Guardian's correction of each action under a mask; results are cached by mask."""
-
-    def __init__(self, n: int, embedding: Array | None) -> None:
-        self.distance = distances(np.arange(n), n, embedding)
-        self._known: dict[bytes, Array] = {}
-
-    def __call__(self, allowed: Array) -> Array:
-        """[B, n] bool -> [B, n]: the corrected action for each action."""
-        packed = np.packbits(allowed, axis=-1)
-        keys = packed.view(f"V{packed.shape[-1]}")[:, 0].tolist()
-        known = self._known
-        for row, key in enumerate(keys):
-            if key not in known:
-                known[key] = self._of(allowed[row])
-        return np.stack([known[key] for key in keys])
-
-    def _of(self, mask: Array) -> Array:
-        each = choose_nearest(np.broadcast_to(mask, self.distance.shape), self.distance)
-        return np.where(mask, np.arange(len(mask)), each)
-
-
 def moved(probability: Tensor, target: Tensor) -> Tensor:
     """The executed policy [B, n]: the probability of each action moves to its target [B, n]."""
     return torch.zeros_like(probability).scatter_add(-1, target, probability)
@@ -101,21 +80,55 @@ class Guarded:
         device: str | torch.device,
     ) -> None:
         self.n, self.spec, self.config, self.device = n, spec, config, torch.device(device)
-        self._nearest = Nearest(n, embedding)
+        self._distance = distances(np.arange(n), n, embedding)
+        self._known: dict[bytes, int] = {}  # code of a mask -> its row in the table
+        self._table: Allowed | None = None
         self._projects = config.backup == "project" or config.actor == "projected"
         given = config.target_entropy
         self.target_entropy = given if isinstance(given, float) else TARGET_ENTROPY
 
     def allowed(self, code: Array) -> Allowed | None:
-        """The masks in codes [B, width]; None where there are no safe sets."""
+        """The masks in codes [B, width]; None where there are no safe sets.
+
+        Few codes differ, so each is decoded once and then looked up.
+        """
         if self.spec is None:
             return None
-        mask = decode(code, self.spec)
+        code = np.ascontiguousarray(code)
+        keys = code.view(f"V{code.shape[-1] * code.itemsize}")[:, 0].tolist()
+        if not all(key in self._known for key in keys):
+            if len(self._known) > MOST_MASKS:
+                self._known, self._table = {}, None
+            self._learn(code, keys, self.spec)
+        assert self._table is not None
+        rows = self._tensor(np.array([self._known[key] for key in keys]))
+        actions, tested, corrected = self._table
+        return Allowed(actions[rows], tested[rows], None if corrected is None else corrected[rows])
+
+    def _learn(self, code: Array, keys: list[bytes], spec: Spec) -> None:
+        """Add codes [B, width] that are not in the table yet."""
+        new = {key: row for row, key in enumerate(keys) if key not in self._known}
+        mask = decode(code[list(new.values())], spec)
         assert isinstance(mask, Mask)
-        actions = counted(mask, self.config.untested)
-        tested = mask.allowed.sum(axis=-1).astype(np.float32)
-        corrected = self._tensor(self._nearest(actions)) if self._projects else None
-        return Allowed(self._tensor(actions), self._tensor(tested), corrected)
+        counts = counted(mask, self.config.untested)
+        found = Allowed(
+            self._tensor(counts),
+            self._tensor(mask.allowed.sum(axis=-1).astype(np.float32)),
+            self._tensor(np.stack([self._corrected(row) for row in counts])) if self._projects else None,
+        )
+        self._known |= {key: len(self._known) + number for number, key in enumerate(new)}
+        if self._table is not None:
+            old, corrected = self._table, None
+            if old.corrected is not None and found.corrected is not None:
+                corrected = torch.cat([old.corrected, found.corrected])
+            actions, tested = torch.cat([old.actions, found.actions]), torch.cat([old.tested, found.tested])
+            found = Allowed(actions, tested, corrected)
+        self._table = found
+
+    def _corrected(self, mask: Array) -> Array:
+        """The Guardian's correction [n] of each action under a mask [n]."""
+        each = choose_nearest(np.broadcast_to(mask, self._distance.shape), self._distance)
+        return np.where(mask, np.arange(len(mask)), each)
 
     def _tensor(self, values: Array) -> Tensor:
         return torch.as_tensor(values, device=self.device)

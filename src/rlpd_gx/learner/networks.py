@@ -41,10 +41,12 @@ class Ensemble(nn.Module):
             weight = torch.empty(members, fan_in, fan_out).uniform_(-limit, limit, generator=generator)
             self.weights.append(nn.Parameter(weight))
             self.biases.append(nn.Parameter(torch.zeros(members, 1, fan_out)))
+        # The same parameters: looking them up in a ParameterList takes longer than the product of a small layer.
+        self.layers = tuple(zip(self.weights, self.biases, strict=True))
 
     def forward(self, x: Tensor, members: Tensor | None = None) -> Tensor:
         """x [B, in] -> [members, B, out], of all or of some members (int64 indices)."""
-        for layer, (weight, bias) in enumerate(zip(self.weights, self.biases, strict=True)):
+        for layer, (weight, bias) in enumerate(self.layers):
             if members is not None:
                 weight, bias = weight[members], bias[members]
             if layer:

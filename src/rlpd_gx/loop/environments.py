@@ -11,7 +11,7 @@ from rlpd_gx.envs.description import learner_view
 from rlpd_gx.errors import GxError
 from rlpd_gx.guardian import GuardedEnv
 from rlpd_gx.rules import Lookahead
-from rlpd_gx.safe_sets import SafeSet
+from rlpd_gx.safe_sets import Mask, SafeSet
 from rlpd_gx.trees import Json, Tree
 from rlpd_gx.types import Action, Array, Episode, Observation, Status, Transition
 
@@ -142,7 +142,7 @@ class Environments:
         rows = [self._step(member, proposed[i], known[i]) for i, member in enumerate(self.members)]
         columns = {name: [row[name] for row in rows] for name in rows[0]}
         verdicts = columns.pop("verdicts")
-        arrays = {name: np.stack([np.asarray(value) for value in column]) for name, column in columns.items()}
+        arrays = {name: np.array(column) for name, column in columns.items()}
         return Transition(proposed_action=proposed, next_observation=self.frame, verdicts=verdicts, **arrays)
 
     def _step(self, member: Member, proposed: Action, known: Array | None) -> Json:
@@ -178,7 +178,7 @@ class Environments:
             return None
         here = np.asarray(action)
         here = here.ravel() if here.ndim > 1 else here  # safe sets are of flat actions
-        if safe_set is None or bool(np.all(safe_set.nearest(here).empty)):
+        if safe_set is None or _is_empty(safe_set, here):
             return self.example.only(here)
         return safe_set
 
@@ -186,3 +186,10 @@ class Environments:
         """The code [width] in the current state of an environment, where no action has been chosen yet."""
         blank = member.env.guardian.blank_actions(1)[0] if isinstance(member.env, GuardedEnv) else None
         return self.encode(self._or_only(member.safe_set(), blank))
+
+
+def _is_empty(safe_set: SafeSet, action: Array) -> bool:
+    """Whether nothing is allowed; a mask shows it without a search for the nearest action."""
+    if isinstance(safe_set, Mask):
+        return not safe_set.allowed.any()
+    return bool(np.all(safe_set.nearest(action).empty))

@@ -1,0 +1,32 @@
+"""How long `rlpd-gx --help` takes beside an interpreter that starts and does nothing: python -m bench.start"""
+
+import os
+import subprocess
+import sys
+
+from bench.timing import in_turns, keep, ratio, spread, verdict
+
+
+def cpu_seconds(*arguments: str) -> float:
+    """CPU time of a Python process with these arguments."""
+    before = os.times()
+    subprocess.run([sys.executable, *arguments], check=True, stdout=subprocess.DEVNULL)
+    after = os.times()
+    return after.children_user + after.children_system - before.children_user - before.children_system
+
+
+def main() -> None:
+    commands = {"python -c pass": ("-c", "pass"), "rlpd-gx --help": ("-m", "rlpd_gx.cli", "--help")}
+    timers = {
+        name: lambda arguments=arguments: cpu_seconds(*arguments) for name, arguments in commands.items()
+    }
+    seconds = in_turns(timers, rounds=15)
+    for name, times in seconds.items():
+        print(f"{name:20} {spread(times, 1e-3)} ms of CPU time")
+    value = ratio(seconds["rlpd-gx --help"], seconds["python -c pass"])
+    print(f"ratio {value:.2f}: {verdict(value, 'rlpd-gx --help / a bare interpreter start', most=5)}")
+    keep("start")
+
+
+if __name__ == "__main__":
+    main()
