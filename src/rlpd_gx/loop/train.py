@@ -293,7 +293,10 @@ class Trainer:
             "evaluation": self.last_evaluation.row(),
             "rules_fingerprint": None if self.task.example.guardian is None else self.task.example.guardian.fingerprint,
             "audit": Audit.total(audits).as_dict() if audits else {},
-            "rules_left_out_of_backup": list(self.task.unbacked_rules),
+            "rules_left_out_of_backup": {
+                name: {"proposals_blocked": Audit.total(audits).tally.rules[name].blocked}
+                for name in self.task.unbacked_rules
+            },
             "rows": asdict(self.hybrid.counts),
             "simulated_steps": self.environments.simulated_steps + self.evaluation_environment.simulated_steps,
             "seconds": {name: round(value, 3) for name, value in self.seconds.items()},
