@@ -24,6 +24,7 @@ from rlpd_gx.learner import (
     QLearner,
     SacContinuous,
     SacDiscrete,
+    SacFactored,
     SoftDiscrete,
     trainable_devices,
 )
@@ -246,12 +247,14 @@ class Task:
         if isinstance(space, gym.spaces.Discrete):
             kind = SoftDiscrete if config.actor == "auto" else SacDiscrete
             return kind(config, example.observation_space, space, embedding=example.embedding, **common)
+        if isinstance(space, gym.spaces.MultiDiscrete):
+            return SacFactored(config, example.observation_space, space, **common)
         return SacContinuous(config, example.observation_space, space, **common)
 
     def sampler(self, learner: Learner) -> samplers.Sampler:
         """Which rows make a minibatch."""
         name = self.config.data.sampler
-        if name == "tree-backup" and not self.example.actions.discrete:
+        if name == "tree-backup" and isinstance(self.example.actions.learner_space, gym.spaces.Box):
             raise GxError("--sampler tree-backup needs discrete actions; choose span or span-cut")
         make: dict[str, Callable[[], samplers.Sampler]] = {
             "uniform": samplers.Uniform,
