@@ -4,12 +4,15 @@ import subprocess
 import sys
 import textwrap
 from pathlib import Path
+from types import SimpleNamespace
 
 import gymnasium as gym
 import numpy as np
 import pytest
 
 import rlpd_gx as gx
+from rlpd_gx.loop.resume import resume
+from rlpd_gx.safe_sets import decode
 
 pytestmark = pytest.mark.filterwarnings("ignore:rule .* is not batched")
 SMALL = {
@@ -85,7 +88,7 @@ def test_a_predicate_holds_at_execution_and_in_the_backup(tmp_path: Path, offlin
     run = gx.train(Boat, [gentle, not_full_ahead], data, steps=60, out=tmp_path / "boat", **SMALL)
     assert max(action for _, action in EXECUTED) <= 0.5
     assert run.result["training"]["corrections"] > 0
-    assert run.result["rules_left_out_of_backup"] == []
+    assert run.result["rules_left_out_of_backup"] == {}
     assert run.resume(steps=70, progress=False).result["steps"] == 70
 
 
@@ -107,14 +110,53 @@ def test_a_rule_that_reads_an_object_is_left_out_of_the_backup(
         guard_options={"state": lambda env, observation, info: Place(env.unwrapped)}, **(SMALL | {"progress": True}),
     )  # fmt: skip
     assert max(action for _, action in EXECUTED) <= 0.5
-    assert "left out of the value backup" in capsys.readouterr().err
-    assert run.result["rules_left_out_of_backup"] == ["not full ahead"]
+    assert (
+        "1 of 1 rules (not full ahead) holds at execution only, not in the value backup"
+        in capsys.readouterr().err
+    )
+    blocked = run.result["audit"]["rules"]["not full ahead"]["blocked"]
+    assert blocked > 0
+    assert run.result["rules_left_out_of_backup"] == {"not full ahead": {"proposals_blocked": blocked}}
+
+
+@gx.bounds_rule(name="gentle by place")
+def gentle_by_place(place):
+    return gentle.fn([0, np.float32(place.boat.v)])
+
+
+@pytest.mark.parametrize("offline", [False, True])
+def test_structured_rules_beside_it_keep_their_exact_backup(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], offline: bool
+) -> None:
+    EXECUTED.clear()
+    run = gx.train(
+        Boat, [not_full_ahead, gentle_by_place], log(tmp_path) if offline else None, steps=60, out=tmp_path / "boat",
+        guard_options={"state": lambda env, observation, info: Place(env.unwrapped)},
+        offline_state="" if not offline else f"{__name__}:place_of", **(SMALL | {"progress": True}),
+    )  # fmt: skip
+    assert "1 of 2 rules (not full ahead) holds at execution only" in capsys.readouterr().err
+    assert list(run.result["rules_left_out_of_backup"]) == ["not full ahead"]
+    assert all(action <= 0.5 and abs(action) <= (0.3 if abs(v) > 0.2 else 1) for v, action in EXECUTED)
+    trainer, _, _ = resume(run.folder, steps=70)
+    assert trainer.learner.config.backup == "project"
+    lines = [trainer.online.timeline] + ([trainer.task.offline.timeline] if offline else [])
+    for line in lines:
+        stored = decode(line.safe_set, trainer.learner.safe_set_spec)
+        limit = np.where(np.abs(line.observation[:, 1]) > 0.2, 0.3, 1.0)
+        used = line.is_step
+        assert used.sum() > 30
+        assert stored.contains(limit[:, None] - 1e-3)[used].all()
+        assert not stored.contains(limit[:, None] + 1e-3)[used].any()
+
+
+def place_of(observations):
+    return [Place(SimpleNamespace(v=float(v))) for v in observations[:, 1]]
 
 
 def log(folder: Path) -> Path:
     np.savez(
-        folder / "log.npz", observations=np.zeros((40, 2), np.float32), actions=np.zeros((40, 1), np.float32),
-        rewards=np.ones(40, np.float32), terminals=np.arange(40) % 10 == 9,
+        folder / "log.npz", observations=np.linspace([0, 0], [0, 0.4], 40, dtype=np.float32),
+        actions=np.zeros((40, 1), np.float32), rewards=np.ones(40, np.float32), terminals=np.arange(40) % 10 == 9,
     )  # fmt: skip
     return folder / "log.npz"
 

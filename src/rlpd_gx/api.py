@@ -167,10 +167,12 @@ def begin(
     check(task)
     if progress and not config.run.rules:
         print("no rules: training without a guard", file=sys.stderr)
-    elif progress and task.unbacked_rules:
+    elif progress and (left_out := task.unbacked_rules):
+        assert task.example.guardian is not None
         print(
-            f"note: {', '.join(task.unbacked_rules)}: enforced at execution, but left out of the value backup, since "
-            "the state they read cannot be stored as at most 1,024 numbers",
+            f"note: {len(left_out)} of {len(task.example.guardian.names)} rules ({', '.join(left_out)}) "
+            f"{'holds' if len(left_out) == 1 else 'hold'} at execution only, not in the value backup: the state to ask "
+            "about later cannot be stored as at most 1,024 numbers",
             file=sys.stderr,
         )
     made = RunFolder.create(folder, config, command or shlex.join(["rlpd-gx", *sys.argv[1:]]))

@@ -124,8 +124,8 @@ class LearnerConfig:
     """Next actions in the target: policy renormalised over the safe set, projected onto it, or unguarded."""
     actor: Literal["auto", "raw", "masked", "projected", "clone"] = "auto"
     """auto: no actor network for discrete actions (the policy is the softmax of the critics), projected or, without a
-    guarded backup, raw for continuous ones. Else which actions the actor's loss counts: all, allowed, as executed after
-    projection; or behaviour cloning without critics."""
+    guarded backup, raw for continuous ones and for joint actions that are too many to list. Else which actions the
+    actor's loss counts: all, allowed, as executed after projection; or behaviour cloning without critics."""
     execution: Literal["project", "resample"] = "project"
     """Propose from the raw policy and let the Guardian project, or sample from the renormalised policy."""
     actor_value: Literal["mean", "min"] = "mean"

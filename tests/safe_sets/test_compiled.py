@@ -50,6 +50,22 @@ def test_kernel_and_reference_agree(name, dtype):
     assert settled > 0.95 * total
 
 
+def test_compiling_is_announced_once_and_loading_is_not(tmp_path):
+    module = "import numba\n@numba.njit(cache=True)\ndef double(x):\n    return 2 * x\n"
+    (tmp_path / "small.py").write_text(module)
+    script = (
+        "from rlpd_gx.safe_sets.compiled import announced\nimport small\n"
+        "with announced():\n    small.double(1.0), small.double(1), small.double(2.0)\n"
+    )
+    paths = os.pathsep.join([str(tmp_path), *filter(None, sys.path)])
+    environment = os.environ | {"NUMBA_CACHE_DIR": str(tmp_path / "cache"), "PYTHONPATH": paths}
+    said = [
+        subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True).stderr
+        for _ in range(2)
+    ]
+    assert said == [f"{compiled.COMPILING}\n", ""]
+
+
 wide = st.floats(-1e9, 1e9, allow_nan=False) | st.sampled_from(
     [0.1, 1 / 3, 5e-324, 1e-310, 1e200, 0.0, np.inf]
 )

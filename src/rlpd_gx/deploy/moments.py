@@ -80,7 +80,7 @@ class Moments:
             while not over and len(played) < MOST_STEPS:
                 sets = None
                 if learner.config.execution == "resample" and played.guarded is not None:
-                    sets = self.task.encode(played.guarded.safe_set())[None]
+                    sets = self.task.encode(played.guarded.safe_set(self.task.example.described))[None]
                 batch = trees.stack([learner_view(observation)])
                 proposed = learner.act(batch, sets, explore=sample, generator=generator)[0]
                 observation, over = played.step(played.actions.executed(proposed))

@@ -231,10 +231,14 @@ def _space(env: gym.Env, actions: ActionView) -> Json:
         joystick = named and any("LEFT" in n or "UP" in n for n in names)
         return {"kind": "discrete", "start": start, "names": names, "joystick": joystick}
     count = int(np.prod(space.shape))
+    if isinstance(space, gym.spaces.Box):
+        low, high = space.low, space.high
+    else:
+        low, high = np.zeros_like(space.nvec), space.nvec - 1
     return {
         "kind": "box",
-        "low": plain(np.ravel(space.low)),
-        "high": plain(np.ravel(space.high)),
+        "low": plain(np.ravel(low)),
+        "high": plain(np.ravel(high)),
         "names": _actuators(unwrapped, count),
     }
 

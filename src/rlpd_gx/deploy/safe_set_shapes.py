@@ -28,7 +28,7 @@ class Shapes:
         if isinstance(self.space, gym.spaces.Discrete):
             return {"masks": [_mask(s) for s in self.sets]}
         known = [i for i, s in enumerate(self.sets) if s is not None]
-        if not known:
+        if not known or not isinstance(self.space, gym.spaces.Box):
             return {"intervals": None}
         batch = self._batch(known)
         actions = np.stack([np.ravel(self._point(self.verdicts[i])) for i in known]).astype(float)
@@ -46,7 +46,7 @@ class Shapes:
     def polygon(self, index: int) -> Json:
         """The outline of a set of two-dimensional actions, as points."""
         safe_set, verdict = self.sets[index], self.verdicts[index]
-        if safe_set is None or self.space.shape != (2,):
+        if safe_set is None or not isinstance(self.space, gym.spaces.Box) or self.space.shape != (2,):
             return {"polygon": None}
         centre = np.asarray(self._point(verdict), float)
         if not bool(safe_set.contains(centre)):

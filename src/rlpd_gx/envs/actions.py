@@ -1,5 +1,6 @@
-"""Actions as Learner and replay buffer see them: joint actions of several components are numbered."""
+"""Actions as Learner and replay buffer see them: joint actions of several components are numbered if they are few."""
 
+import math
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -17,14 +18,15 @@ class ActionView:
     """Between an environment's action space and the space that the Learner chooses from.
 
     Discrete and Box are the same on both sides. The joint actions of MultiDiscrete and MultiBinary are the numbers of
-    a Discrete space, in the order of the Guardian's masks.
+    a Discrete space, in the order of the Guardian's masks; where they are too many for that, the entries of a
+    MultiDiscrete space [components], counted from zero.
     """
 
     space: gym.Space
     """The environment's."""
 
     @cached_property
-    def learner_space(self) -> gym.spaces.Discrete | gym.spaces.Box:
+    def learner_space(self) -> gym.spaces.Discrete | gym.spaces.MultiDiscrete | gym.spaces.Box:
         """What the Learner chooses from."""
         if isinstance(self.space, gym.spaces.Discrete | gym.spaces.Box):
             return self.space
@@ -32,13 +34,9 @@ class ActionView:
             raise GxError(
                 f"the Learner acts in Discrete, MultiDiscrete, MultiBinary and Box spaces, not {self.space}"
             )
-        joint = np.prod(self._sizes, dtype=np.float64)
-        if joint > JOINT_LIMIT:
-            raise GxError(
-                f"{self.space} has {joint:.3g} joint actions, and the Learner chooses among at most {JOINT_LIMIT:,}; "
-                "leave some out in a wrapper (--env-wrappers)"
-            )
-        return gym.spaces.Discrete(int(joint))
+        if np.prod(self._sizes, dtype=np.float64) > JOINT_LIMIT:
+            return gym.spaces.MultiDiscrete(list(self._sizes))
+        return gym.spaces.Discrete(math.prod(self._sizes))
 
     @property
     def discrete(self) -> bool:
@@ -49,8 +47,10 @@ class ActionView:
         """What the environment takes for a choice of the Learner, or for an array of them."""
         if self._sizes is None:
             return chosen
-        digits = np.stack(np.unravel_index(np.asarray(chosen), self._sizes), axis=-1)
-        digits = digits.reshape(*np.shape(chosen), *(self.space.shape or ()))
+        digits = np.asarray(chosen)
+        if self.discrete:
+            digits = np.stack(np.unravel_index(digits, self._sizes), axis=-1)
+        digits = digits.reshape(*digits.shape[:-1], *(self.space.shape or ()))
         return (digits + self._start).astype(self.space.dtype)
 
     def chosen(self, action: Action) -> Array:
@@ -61,6 +61,8 @@ class ActionView:
         digits = values.reshape(*values.shape[: values.ndim - len(self.space.shape or ())], len(self._sizes))
         known = ((digits >= 0) & (digits < np.array(self._sizes))).all(axis=-1, keepdims=True)
         digits = np.where(known, digits, 0).astype(np.int64)
+        if not self.discrete:
+            return digits
         return np.asarray(np.ravel_multi_index(tuple(np.moveaxis(digits, -1, 0)), self._sizes))
 
     @cached_property
@@ -75,3 +77,13 @@ class ActionView:
     @property
     def _start(self) -> Array:
         return np.asarray(getattr(self.space, "start", 0))
+
+
+def uniform_actions(space: gym.Space, count: int, generator: np.random.Generator) -> Array:
+    """Uniform actions [count, ...] of a Discrete, MultiDiscrete or bounded Box space."""
+    if isinstance(space, gym.spaces.Discrete):
+        return generator.integers(space.n, size=count) + space.start
+    if isinstance(space, gym.spaces.MultiDiscrete):
+        return generator.integers(space.nvec, size=(count, *space.shape)) + space.start
+    assert isinstance(space, gym.spaces.Box)
+    return generator.uniform(space.low, space.high, (count, *space.shape)).astype(space.dtype)

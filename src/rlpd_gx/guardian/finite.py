@@ -198,7 +198,8 @@ class ComponentJudge:
             if not isinstance(r, Atom) or not isinstance(r.form, MaskForm):
                 raise GxError(
                     f"{space} has more than {JOINT_LIMIT} joint actions: only mask rules per component joined "
-                    f"with & can be judged there, not {r!r}"
+                    f"with & can be judged there, not {r!r}; write it as gx.mask_rule whose function returns a tuple "
+                    "with one mask for each component, or leave components out in a wrapper"
                 )
         if embedding is not None:
             raise GxError(
@@ -216,7 +217,7 @@ class ComponentJudge:
         width = int(self.nvec.sum())
         tables = np.stack([reader.table(r, self._checked, width) for r in self.rules if isinstance(r, Atom)])
         allowed = (np.where(np.isnan(tables), -1.0, tables) > 0).all(axis=0)
-        safe_set = ProductMask(allowed, self.nvec.tolist())
+        from_zero = ProductMask(allowed, self.nvec.tolist())
         offsets = np.concatenate([[0], np.cumsum(self.nvec)[:-1]])
         rows = np.arange(states.count)[:, None]
 
@@ -231,7 +232,7 @@ class ComponentJudge:
                 else tables[:, row, offsets + digits[0]].min(axis=-1)
             )
 
-        point, found, _ = safe_set.nearest(proposed)
+        point, found, _ = from_zero.nearest(proposed)
         # A component in which nothing is allowed keeps its value: no other one is better.
         point = np.where(point < 0, proposed, point)
         moved = (point != proposed).sum(axis=-1)
@@ -243,7 +244,7 @@ class ComponentJudge:
             margins=margins,
             binding=np.concatenate([margins < 0, np.zeros((1, states.count), dtype=bool)]),
             exact=np.ones(states.count, dtype=bool),
-            safe_set=safe_set,
+            safe_set=ProductMask(allowed, self.nvec.tolist(), self.space.start.ravel().tolist()),
             failures=dict(reader.failures),
             margin_at=margin_at_action,
             executed_margins=margin_at(point),
@@ -252,7 +253,8 @@ class ComponentJudge:
     def _checked(self, masks: np.ndarray, by_component: bool) -> np.ndarray:
         if masks.shape[1:] != (self.nvec.sum(),):
             raise GxError(
-                f"returned a mask of shape {masks.shape[1:]}, expected ({self.nvec.sum()},) for each state"
+                f"returned a mask of shape {masks.shape[1:]}, expected ({self.nvec.sum()},) for each state: with more "
+                f"than {JOINT_LIMIT} joint actions, return a tuple with one mask for each component"
             )
         return masks
 

@@ -21,7 +21,7 @@ from rlpd_gx.guardian.reading import States, as_batch
 from rlpd_gx.guardian.single import Single
 from rlpd_gx.guardian.verdicts import VerdictBatch
 from rlpd_gx.rules import Atom, Rule, conjuncts, fingerprint
-from rlpd_gx.rules.forms import MaskForm
+from rlpd_gx.rules.forms import MaskForm, SetForm
 from rlpd_gx.safe_sets import SafeSet
 from rlpd_gx.safe_sets.backend import to_numpy
 from rlpd_gx.trees import Json
@@ -185,6 +185,14 @@ class Guardian:
             row, reason = next(iter(judgement.failures.items()))
             raise GxError(f"state {row}: {reason}")
         return judgement.safe_set
+
+    def described(self) -> "Guardian | None":
+        """The same without the rules of a Box that are asked about single actions; None where no rule is left.
+
+        It only looks on: its safe sets contain those of this one, and can always be stored.
+        """
+        rules = [r for r in self.rules if all(isinstance(a.form, SetForm) for a in r.atoms())]
+        return Guardian(self.action_space, rules, mode="monitor") if rules else None
 
     def end_episode(self, *, unsafe_event: int | None = None, corrected: bool | None = None) -> None:
         """Count an episode in the audit, and whether (or how often) an unsafe event happened in it.

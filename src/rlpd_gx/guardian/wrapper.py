@@ -115,14 +115,15 @@ class GuardedEnv(gym.Wrapper, gym.utils.RecordConstructorArgs):
         """What rules may need beside the state, as it is now."""
         return self._episode.context()
 
-    def safe_set(self) -> SafeSet | None:
+    def safe_set(self, guardian: Guardian | None = None) -> SafeSet | None:
         """The safe set in the current state, also after the last step of an episode until the reset.
 
-        None where the rules have no finite description; raises `GxError` where they cannot be asked.
+        None where the rules have no finite description; raises `GxError` where they cannot be asked. A `guardian` is
+        asked in place of its own.
         """
         context = contexts([self._episode])
         state = batch_of_one(self._state_of(self.env, *self._current()))
-        safe_sets = self.guardian.safe_sets(state, context=context)
+        safe_sets = (guardian or self.guardian).safe_sets(state, context=context)
         return None if safe_sets is None else safe_sets[0]
 
     def snapshot(self) -> Json:

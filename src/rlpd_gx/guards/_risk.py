@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from rlpd_gx.envs.actions import uniform_actions
 from rlpd_gx.learner import QLearner
 from rlpd_gx.learner.adam import Adam
 from rlpd_gx.learner.networks import Ensemble
@@ -17,7 +18,7 @@ from rlpd_gx.types import Array, Observation
 
 HIDDEN = (64, 64)
 LEARNING_RATE = 1e-3
-CANDIDATES = 64  # uniform actions that are tried in a box
+CANDIDATES = 64  # uniform actions that are tried where actions are not listed
 
 
 class Risk:
@@ -26,7 +27,7 @@ class Risk:
     def __init__(self, learner: QLearner, action_space: gym.Space, seed: int) -> None:
         self.learner, self.space = learner, action_space
         self.discrete = isinstance(action_space, gym.spaces.Discrete)
-        inputs = 0 if self.discrete else gym.spaces.flatdim(action_space)
+        inputs = 0 if self.discrete else int(np.prod(action_space.shape or ()))
         outputs = int(action_space.n) if isinstance(action_space, gym.spaces.Discrete) else 1
         sizes = (learner.policy.encoder.features + inputs, *HIDDEN, outputs)
         initial = torch.Generator().manual_seed(seed)
@@ -53,9 +54,7 @@ class Risk:
     def _candidates(self, generator: np.random.Generator) -> Array:
         if isinstance(self.space, gym.spaces.Discrete):
             return np.arange(int(self.space.n)) + self.space.start
-        assert isinstance(self.space, gym.spaces.Box)
-        shape = (CANDIDATES, *self.space.shape)
-        return generator.uniform(self.space.low, self.space.high, shape).astype(self.space.dtype)
+        return uniform_actions(self.space, CANDIDATES, generator)
 
     def _logits(self, observation: Observation, action: Array) -> Tensor:
         seen, taken = self.learner.policy.tensors((observation, np.asarray(action)))

@@ -3,9 +3,11 @@
 from typing import Any
 
 import gymnasium as gym
+import numpy as np
 import torch
 
 from rlpd_gx import trees
+from rlpd_gx.envs.actions import uniform_actions
 from rlpd_gx.learner import QLearner
 from rlpd_gx.types import Array, Observation
 
@@ -25,14 +27,10 @@ class Uniform:
         generator: torch.Generator | None = None,
     ) -> Array:
         """Uniform actions [L, ...], also where a Learner would take its most likely one."""
+        source = generator or self._learner.generator
+        seed = int(torch.randint(2**62, (), generator=source, device=source.device))
         count = len(next(trees.leaves(observation)))
-        space, source = self._space, generator or self._learner.generator
-        if isinstance(space, gym.spaces.Discrete):
-            drawn = torch.randint(int(space.n), (count,), generator=source, device=source.device)
-            return drawn.cpu().numpy() + space.start
-        assert isinstance(space, gym.spaces.Box)
-        share = torch.rand((count, *space.shape), generator=source, device=source.device).cpu().numpy()
-        return (space.low + share * (space.high - space.low)).astype(space.dtype)
+        return uniform_actions(self._space, count, np.random.default_rng(seed))
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._learner, name)

@@ -92,9 +92,9 @@ def _uniform(
     import gymnasium as gym
     import numpy as np
 
-    from rlpd_gx.envs.actions import ActionView
+    from rlpd_gx.envs.actions import ActionView, uniform_actions
     from rlpd_gx.guardian.reading import batch_of_one
-    from rlpd_gx.safe_sets import Mask
+    from rlpd_gx.safe_sets import Mask, ProductMask
 
     allowed, space = verdict.safe_set, guardian.action_space
     if isinstance(allowed, Mask):
@@ -110,9 +110,12 @@ def _uniform(
             if isinstance(space, gym.spaces.Discrete)
             else ActionView(space).executed(number)
         )
-    if allowed is None or not isinstance(space, gym.spaces.Box):
+    if isinstance(allowed, ProductMask):
+        entries = [generator.choice(np.flatnonzero(part.allowed)) for part in allowed.parts]
+        return ActionView(space).executed(np.array(entries))
+    if allowed is None:
         return None
-    draws = generator.uniform(space.low, space.high, (DRAWS, *space.shape)).astype(space.dtype)
+    draws = uniform_actions(space, DRAWS, generator)
     inside = np.flatnonzero(np.asarray(allowed.margin(draws)) >= 0)
     return draws[inside[0]] if len(inside) else None
 

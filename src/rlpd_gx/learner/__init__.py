@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from rlpd_gx.learner.q_learner import QLearner, trainable_devices
     from rlpd_gx.learner.sac_continuous import SacContinuous
     from rlpd_gx.learner.sac_discrete import SacDiscrete
+    from rlpd_gx.learner.sac_factored import SacFactored
     from rlpd_gx.learner.soft_discrete import SoftDiscrete
     from rlpd_gx.learner.supported import SupportedDiscrete
 
@@ -20,6 +21,7 @@ _HOME = {  # loaded on first use: settings can be listed without torch
     "QLearner": "q_learner",
     "SacContinuous": "sac_continuous",
     "SacDiscrete": "sac_discrete",
+    "SacFactored": "sac_factored",
     "SoftDiscrete": "soft_discrete",
     "SupportedDiscrete": "supported",
     "trainable_devices": "q_learner",
@@ -32,6 +34,7 @@ __all__ = [
     "QLearner",
     "SacContinuous",
     "SacDiscrete",
+    "SacFactored",
     "SoftDiscrete",
     "SupportedDiscrete",
     "trainable_devices",

@@ -290,6 +290,10 @@ def restored(
     if isinstance(action_space, gym.spaces.Discrete):
         kind = soft_kind(config) if config.actor == "auto" else CategoricalPolicy
         policy = kind(config, encoder, action_space, spec, initial=initial, seed=seed)
+    elif isinstance(action_space, gym.spaces.MultiDiscrete):
+        from rlpd_gx.learner.sac_factored import FactoredPolicy
+
+        policy = FactoredPolicy(config, encoder, action_space, spec, initial=initial, seed=seed)
     else:
         assert isinstance(action_space, gym.spaces.Box)
         policy = GaussianPolicy(config, encoder, action_space, spec, initial=initial, seed=seed)

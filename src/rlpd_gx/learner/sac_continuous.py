@@ -1,34 +1,24 @@
 """SAC for actions in a bounded box: a tanh-Gaussian policy, and critics of single actions."""
 
 from dataclasses import replace
-from typing import NamedTuple
 
 import gymnasium as gym
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from rlpd_gx.config import LearnerConfig
+from rlpd_gx.learner.action_critics import OOD_ACTIONS, ActionCritics, NextActions
 from rlpd_gx.learner.networks import Encoder
 from rlpd_gx.learner.policy import GaussianPolicy
-from rlpd_gx.learner.sac import Sac
 from rlpd_gx.safe_sets import SafeSet, Spec, decode
 from rlpd_gx.safe_sets.differentiable import project
 from rlpd_gx.types import Array
 
-OOD_ACTIONS = 8  # uniform actions per state whose values `ood_penalty` lowers
 DISTANCE_PENALTY = 1.0  # on the squared distance to the safe set: a projection has no gradient towards it
 TARGET_ENTROPY = -0.5  # for each action dimension
 
 
-class NextActions(NamedTuple):
-    """K actions [B, K, d] in each state, their weights [B, K], and the entropy [B] of that policy."""
-
-    action: Tensor
-    weight: Tensor
-    uncertainty: Tensor
-
-
-class SacContinuous(Sac[GaussianPolicy, NextActions]):
+class SacContinuous(ActionCritics[GaussianPolicy]):
     """Policy and critics use actions in [-1, 1]^d; safe sets are in the environment's units."""
 
     target_samples = 4
@@ -94,22 +84,6 @@ class SacContinuous(Sac[GaussianPolicy, NextActions]):
             uncertainty = torch.where(none, -log_density[0], uncertainty)
         return NextActions(action.transpose(0, 1), weight.T, uncertainty)
 
-    def _expected(self, features: Tensor, policy: NextActions, members: Tensor | None) -> Tensor:
-        values = self._target_q(features, policy.action.transpose(0, 1), members)
-        return (policy.weight.T * values).sum(dim=0)
-
-    def _target_q(self, features: Tensor, action: Tensor, members: Tensor | None) -> Tensor:
-        """Minimum target value of actions [B, d] or [K, B, d] -> [B] or [K, B]."""
-        return self._least(self._q(self.target, features, action, members))
-
-    def _q(
-        self, critic: nn.ModuleDict, features: Tensor, action: Tensor, members: Tensor | None = None
-    ) -> Tensor:
-        """Q of critics: features [B, f], actions [B, d] or [K, B, d] -> [N, B] or [N, K, B]."""
-        joint = torch.cat([features.expand(*action.shape[:-1], -1), action], dim=-1)
-        q = critic["ensemble"](joint.flatten(0, -2), members)
-        return q.reshape(len(q), *action.shape[:-1])
-
     # --- the actor ---------------------------------------------------------------------------------------
 
     def _actor_loss(self, features: Tensor, safe_set: Array) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
@@ -126,14 +100,9 @@ class SacContinuous(Sac[GaussianPolicy, NextActions]):
                 counts = self.policy.contains(sets, action)
             metrics["forbidden_mass"] = (distance > 0).float().mean()
         value = self._actor_q(features, executed) * counts
-        if self.costs is not None:
-            value = value + self.costs.multiplier * self.costs.learner._actor_q(features, executed) * counts
         metrics["value_scale"] = value.detach().abs().mean()
         excess = -log_density.detach() - self.target_entropy * self.policy.dimension
         return (self.temperature * log_density + penalty - value).mean(), excess, metrics
-
-    def _actor_q(self, features: Tensor, action: Tensor) -> Tensor:
-        return self._for_actor(self._q(self.critic, features, action))
 
     def _probability(self, features: Tensor, action: Tensor, safe_set: Array) -> Tensor:
         return (self._log_likelihood(features, action) / self.policy.dimension).exp()

@@ -59,15 +59,19 @@ def divergence(
         return support_kl(own, np.stack([clone.probability(seen, a, sets) for a in each], axis=1))
     if learner is None:
         return None
-    assert isinstance(space, gym.spaces.Box)
-    dimension = int(np.prod(space.shape))
+    if isinstance(space, gym.spaces.MultiDiscrete):
+        dimension, uniform = 1, -float(np.log(space.nvec).sum())
+    else:
+        assert isinstance(space, gym.spaces.Box)
+        dimension = int(np.prod(space.shape))  # `probability` is the density for each component
+        uniform = -dimension * float(np.log(2.0))
     generator = torch.Generator(learner.device).manual_seed(SEED)
     drawn = [learner.act(seen, explore=True, generator=generator) for _ in range(KL_SAMPLES)]
 
-    def log_density(policy: QLearner) -> Array:  # `probability` is the density for each component
+    def log_density(policy: QLearner) -> Array:
         return np.stack([dimension * np.log(policy.probability(seen, a, sets)) for a in drawn])
 
-    return support_kl_sampled(log_density(learner), log_density(clone), -dimension * np.log(2.0))
+    return support_kl_sampled(log_density(learner), log_density(clone), uniform)
 
 
 def _hybrid(timeline: Timeline, updates: int, stack: int) -> Hybrid:

@@ -9,7 +9,7 @@ from rlpd_gx import trees
 from rlpd_gx.envs.actions import ActionView
 from rlpd_gx.envs.description import learner_view
 from rlpd_gx.errors import GxError
-from rlpd_gx.guardian import GuardedEnv
+from rlpd_gx.guardian import GuardedEnv, Guardian
 from rlpd_gx.rules import Lookahead
 from rlpd_gx.safe_sets import Mask, SafeSet
 from rlpd_gx.trees import Json, Tree
@@ -21,8 +21,8 @@ HUMAN_ACTION = "intervene_action"  # in `info`, as the wrappers of HIL-SERL repo
 class Member:
     """One environment, its current observation, and the running counts of its episode."""
 
-    def __init__(self, env: gym.Env, index: int) -> None:
-        self.env, self.index = env, index
+    def __init__(self, env: gym.Env, index: int, described: Guardian | None = None) -> None:
+        self.env, self.index, self.described = env, index, described
         self.observation: Tree = None
         self.restart()
 
@@ -77,11 +77,14 @@ class Member:
         return [atom for atom in atoms if isinstance(atom, Lookahead)]
 
     def safe_set(self) -> SafeSet | None:
-        """The safe set in the current state; None without rules, or where they cannot be asked."""
+        """The safe set in the current state; None without rules, or where they cannot be asked.
+
+        Of the `described` rules alone, if those are given.
+        """
         if not isinstance(self.env, GuardedEnv):
             return None
         try:
-            return self.env.safe_set()
+            return self.env.safe_set(self.described)
         except GxError:  # the verdict will fall back and report why
             return None
 
@@ -95,9 +98,10 @@ class Environments:
         encode: Callable[[SafeSet | None], Array],
         stack: int,
         example: SafeSet | None,
+        described: Guardian | None = None,
     ) -> None:
-        self.members = [Member(env, i) for i, env in enumerate(envs)]
-        self.encode, self.stack, self.example = encode, stack, example
+        self.members = [Member(env, i, described) for i, env in enumerate(envs)]
+        self.encode, self.stack, self.example, self.described = encode, stack, example, described
         self.actions = ActionView(envs[0].action_space)
         self.finished: list[Episode] = []
         """Episodes that ended in the last step."""
@@ -148,6 +152,8 @@ class Environments:
     def _step(self, member: Member, proposed: Action, known: Array | None) -> Json:
         """One environment's part of a transition."""
         proposed = self.actions.executed(proposed)
+        if known is None and self.described is not None:  # verdicts hold no safe set that can be stored
+            known = self.encode(member.safe_set())
         reward, terminated, truncated, info = member.step(proposed)
         verdict, executed = info.get("guardian"), "guardian_stop" not in info
         action = proposed if verdict is None else verdict.action

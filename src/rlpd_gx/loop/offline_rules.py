@@ -35,15 +35,18 @@ def with_rules(
     env_kwargs: JsonMapping | None = None,
     live_state: str = "",
     state_flag: str = "--state",
+    guardian: Guardian | None = None,
 ) -> OfflineDataset:
     """The dataset with the safe sets of `rules` (module:name).
 
     `state` (module:callable) turns stored observations [k, ...] into what the rules read; `live_state` is what they
     read in the live environment, if their module does not say it; `state_flag` is how `state` was given.
+    A `guardian` is asked in place of one of all these rules.
     """
     read = load(state, state_flag.removeprefix("--"))[0] if state else None
     world = _world(data.name, env, data.env_id, env_kwargs)
-    guardian, live = _guardian(world, rules, live_state)
+    whole, live = _guardian(world, rules, live_state)
+    guardian = guardian or whole
     count = data.actions.count if data.actions else None
     if count is not None and count != getattr(world.action_space, "n", count):
         raise GxError(

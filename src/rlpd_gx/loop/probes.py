@@ -6,6 +6,7 @@ import gymnasium as gym
 import numpy as np
 
 from rlpd_gx.envs import snapshots
+from rlpd_gx.envs.actions import uniform_actions
 from rlpd_gx.errors import GxError
 from rlpd_gx.loop.environments import Environments
 from rlpd_gx.loop.task import Task
@@ -23,7 +24,7 @@ PROBES = 256  # transitions
 HOLD_STEPS = 8  # for which the third policy keeps an action, on average
 LOOK_EVERY = 5  # steps between states that may be kept as critical ones
 MOST_STEPS = 10_000  # of the search for critical states
-TRIED_ACTIONS = 256  # uniform actions that show whether a set in a box forbids any
+TRIED_ACTIONS = 256  # uniform actions that show whether a set forbids any, where actions are not listed
 
 
 def unguarded(task: Task) -> Task:
@@ -36,21 +37,13 @@ class ThirdPolicy:
 
     def __init__(self, space: gym.Space, seed: int) -> None:
         self.space, self.generator = space, np.random.default_rng(seed)
-        self.action = random_action(space, self.generator)
+        self.action = uniform_actions(space, 1, self.generator)
 
     def __call__(self) -> Array:
         """The next action [1, ...]."""
         if self.generator.random() < 1 / HOLD_STEPS:
-            self.action = random_action(self.space, self.generator)
+            self.action = uniform_actions(self.space, 1, self.generator)
         return self.action
-
-
-def random_action(space: gym.Space, generator: np.random.Generator, count: int = 1) -> Array:
-    """Uniform actions [count, ...]."""
-    if isinstance(space, gym.spaces.Discrete):
-        return generator.integers(space.n, size=count) + space.start
-    assert isinstance(space, gym.spaces.Box)
-    return generator.uniform(space.low, space.high, (count, *space.shape)).astype(space.dtype)
 
 
 def probe_set(task: Task, size: int = PROBES) -> Batch[Array]:
@@ -121,7 +114,9 @@ def critical_states(task: Task, count: int) -> list[CriticalState]:
     (member,) = environments.members
     policy = ThirdPolicy(task.example.actions.learner_space, SEED)
     actions = task.example.actions
-    tried = actions.executed(random_action(actions.learner_space, np.random.default_rng(SEED), TRIED_ACTIONS))
+    drawn = uniform_actions(actions.learner_space, TRIED_ACTIONS, np.random.default_rng(SEED))
+    tried = actions.executed(drawn)
+    tried = tried.reshape(len(tried), -1) if tried.ndim > 2 else tried  # safe sets are of flat actions
     environments.reset(np.ones(1, bool), [SEED])
     if why := snapshots.why_not(member.env):
         close(environments)

@@ -24,6 +24,7 @@ from rlpd_gx.learner import (
     QLearner,
     SacContinuous,
     SacDiscrete,
+    SacFactored,
     SoftDiscrete,
     SupportedDiscrete,
     trainable_devices,
@@ -111,12 +112,17 @@ class Task:
             warnings.simplefilter("ignore", UserWarning)
             env, rules, options = self._guarded()
         env.reset(seed=self.config.run.seed)
-        safe_set = env.safe_set() if isinstance(env, GuardedEnv) else None
+        safe_set = described = None
+        if isinstance(env, GuardedEnv):
+            safe_set = env.safe_set()
+            if safe_set is None and (described := env.guardian.described()) is not None:
+                safe_set = env.safe_set(described)
         example = Example(
             observation_space=learner_space(env.observation_space),
             actions=ActionView(env.action_space),
             stack=int(getattr(env.unwrapped, "frame_stack", 1)),
             guardian=env.guardian if isinstance(env, GuardedEnv) else None,
+            described=described,
             safe_set=safe_set,
             embedding=getattr(safe_set, "embedding", None),
             rules=rules,
@@ -177,7 +183,7 @@ class Task:
             actions=ActionRange.of_space(example.actions.space),
             live_safe_sets=live,
         )
-        if run.rules and not self.unbacked_rules:
+        if run.rules and example.safe_set is not None:
             state = run.offline_state or None
             data = offline_rules.with_rules(
                 data,
@@ -188,12 +194,14 @@ class Task:
                 env_kwargs=run.env_kwargs,
                 live_state=run.rules_state,
                 state_flag="--offline-state",
+                guardian=example.described,
             )
         return self.guard.offline(data.with_actions(example.actions.chosen).in_layout(self.layout))
 
     def environments(self, envs: Sequence[gym.Env]) -> Environments:
         """Environments of this task, stepped together."""
-        return Environments(envs, self.encode, self.example.stack, self.example.safe_set)
+        example = self.example
+        return Environments(envs, self.encode, example.stack, example.safe_set, example.described)
 
     def device(self) -> str:
         """What the learner runs on."""
@@ -210,7 +218,7 @@ class Task:
     def learner_config(self) -> LearnerConfig:
         """The Learner's settings; without safe sets that can be stored, its backup cannot count them."""
         config = self.config.learner
-        if not self.unbacked_rules:
+        if self.example.guardian is None or self.example.safe_set is not None:
             return config
         actor = config.actor if config.actor in ("auto", "clone") else "raw"
         return replace(config, backup="none", actor=actor, execution="project")
@@ -219,9 +227,11 @@ class Task:
     def unbacked_rules(self) -> tuple[str, ...]:
         """Rules that hold at execution but not in the backup: what they read cannot be stored to ask them again."""
         example = self.example
-        if example.guardian is None or example.safe_set is not None:
+        if example.guardian is None or (example.safe_set is not None and example.described is None):
             return ()
-        return example.guardian.names
+        backed = () if example.described is None else example.described.rules
+        named = zip(example.guardian.names, example.guardian.rules, strict=True)
+        return tuple(name for name, rule in named if rule not in backed)
 
     def learner(self) -> QLearner:
         """A new learner for these spaces, as the guard uses it."""
@@ -244,16 +254,19 @@ class Task:
             kind = soft if config.actor == "auto" else SacDiscrete
             return kind(config, example.observation_space, space, embedding=example.embedding, **common)
         if config.support:
+            kind_of = "continuous" if isinstance(space, gym.spaces.Box) else "too many to list"
             raise GxError(
                 f"--support (and --preset bcq) needs discrete actions, and those of {self.config.run.env} are "
-                "continuous; stay near the data by --clone-weight or --preset cql instead"
+                f"{kind_of}; stay near the data by --clone-weight or --preset cql instead"
             )
+        if isinstance(space, gym.spaces.MultiDiscrete):
+            return SacFactored(config, example.observation_space, space, **common)
         return SacContinuous(config, example.observation_space, space, **common)
 
     def sampler(self, learner: Learner) -> samplers.Sampler:
         """Which rows make a minibatch."""
         name = self.config.data.sampler
-        if name == "tree-backup" and not self.example.actions.discrete:
+        if name == "tree-backup" and isinstance(self.example.actions.learner_space, gym.spaces.Box):
             raise GxError("--sampler tree-backup needs discrete actions; choose span or span-cut")
         make: dict[str, Callable[[], samplers.Sampler]] = {
             "uniform": samplers.Uniform,
@@ -296,6 +309,8 @@ class Example:
     """The environment's actions, and those that the Learner chooses from."""
     stack: int
     guardian: Guardian | None
+    described: Guardian | None
+    """Of the rules in the backup, where those are not all of them."""
     safe_set: SafeSet | None
     embedding: Array | None
     rules: Any

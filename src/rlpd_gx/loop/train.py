@@ -9,11 +9,11 @@ from contextlib import contextmanager
 from dataclasses import asdict
 from typing import Any, Protocol
 
-import gymnasium as gym
 import numpy as np
 import torch
 
 from rlpd_gx import trees
+from rlpd_gx.envs.actions import uniform_actions
 from rlpd_gx.envs.description import describe
 from rlpd_gx.errors import GxError
 from rlpd_gx.guardian import Audit, GuardedEnv
@@ -182,10 +182,8 @@ class Trainer:
 
     def random_actions(self) -> Array:
         """Uniform actions [N, ...]."""
-        space, count = self.task.example.actions.learner_space, len(self.environments)
-        if isinstance(space, gym.spaces.Discrete):
-            return self.generator.integers(space.n, size=count) + space.start
-        return self.generator.uniform(space.low, space.high, (count, *space.shape)).astype(space.dtype)
+        space = self.task.example.actions.learner_space
+        return uniform_actions(space, len(self.environments), self.generator)
 
     # --- around it ---------------------------------------------------------------------------------------
 
@@ -293,7 +291,10 @@ class Trainer:
             "evaluation": self.last_evaluation.row(),
             "rules_fingerprint": None if self.task.example.guardian is None else self.task.example.guardian.fingerprint,
             "audit": Audit.total(audits).as_dict() if audits else {},
-            "rules_left_out_of_backup": list(self.task.unbacked_rules),
+            "rules_left_out_of_backup": {
+                name: {"proposals_blocked": Audit.total(audits).tally.rules[name].blocked}
+                for name in self.task.unbacked_rules
+            },
             "rows": asdict(self.hybrid.counts),
             "simulated_steps": self.environments.simulated_steps + self.evaluation_environment.simulated_steps,
             "seconds": {name: round(value, 3) for name, value in self.seconds.items()},

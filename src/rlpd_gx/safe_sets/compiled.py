@@ -1,7 +1,9 @@
 """The compiled projection, used where numba is installed (`pip install rlpd-gx[fast]`)."""
 
 import os
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import cache
 from types import ModuleType
 from typing import NamedTuple
@@ -12,6 +14,7 @@ from rlpd_gx.safe_sets.separable import Rows
 
 INSIDE, MOVED, EMPTY, UNSURE = range(4)
 FLOATS = frozenset((np.dtype(np.float32), np.dtype(np.float64)))
+COMPILING = "note: compiling the projection for this machine; this takes about half a minute, once"
 
 
 class Answers(NamedTuple):
@@ -40,8 +43,29 @@ def kernel() -> ModuleType | None:
         from rlpd_gx.safe_sets import kernel
     except ImportError:
         return None
-    kernel.warm_up()
+    with announced():
+        kernel.warm_up()
     return kernel
+
+
+@contextmanager
+def announced() -> Iterator[None]:
+    """Says so before numba compiles anything in it; what comes from the cache is not compiled."""
+    from numba.core import event
+
+    class Once(event.Listener):
+        said = False
+
+        def on_start(self, event: object) -> None:
+            if not self.said:
+                print(COMPILING, file=sys.stderr, flush=True)
+            self.said = True
+
+        def on_end(self, event: object) -> None:
+            pass
+
+    with event.install_listener("numba:compile", Once()):
+        yield
 
 
 def nearest(

@@ -173,13 +173,17 @@ def checked_embedding(embedding: Array, n: int) -> np.ndarray:
 
 
 class ProductMask(SafeSet):
-    """One mask for each component of a MultiDiscrete space, joined: allowed [..., sum(nvec)] bool."""
+    """One mask for each component of a MultiDiscrete space, joined: allowed [..., sum(nvec)] bool.
+
+    The values of a component are numbers from its `start` on.
+    """
 
     kind = "product_mask"
 
-    def __init__(self, allowed: Array, nvec: Sequence[int]) -> None:
+    def __init__(self, allowed: Array, nvec: Sequence[int], start: int | Sequence[int] = 0) -> None:
         self.allowed = to_numpy(allowed).astype(bool)
         self.nvec = tuple(int(n) for n in nvec)
+        self.start = np.broadcast_to(np.asarray(start, dtype=np.int64), len(self.nvec))
         if self.allowed.shape[-1] != sum(self.nvec):
             raise GxError(
                 f"{self.allowed.shape[-1]} entries do not fit components {self.nvec}; give {sum(self.nvec)}"
@@ -188,8 +192,8 @@ class ProductMask(SafeSet):
     @property
     def parts(self) -> list[Mask]:
         """The mask of each component."""
-        ends = np.cumsum(self.nvec)[:-1]
-        return [Mask(part) for part in np.split(self.allowed, ends, axis=-1)]
+        each = np.split(self.allowed, np.cumsum(self.nvec)[:-1], axis=-1)
+        return [Mask(part, start=start) for part, start in zip(each, self.start.tolist(), strict=True)]
 
     def margin(self, a: Array) -> Array:
         xp = namespace(a)
@@ -205,16 +209,20 @@ class ProductMask(SafeSet):
         return Nearest(xp.stack([e.point for e in each], axis=-1), found, ~found)
 
     def everything(self) -> Self:
-        return type(self)(np.ones_like(self.allowed), self.nvec)
+        return self._with(np.ones_like(self.allowed))
 
     def only(self, action: Array) -> Self:
-        entries = to_numpy(action)
+        entries = to_numpy(action) - self.start
         parts = [np.arange(n) == entries[..., i, None] for i, n in enumerate(self.nvec)]
-        return type(self)(np.concatenate(parts, axis=-1), self.nvec)
+        return self._with(np.concatenate(parts, axis=-1))
+
+    def _with(self, allowed: np.ndarray) -> Self:
+        return type(self)(allowed, self.nvec, self.start)  # type: ignore[arg-type]
 
     @property
     def spec(self) -> Spec:
-        return {"kind": self.kind, "nvec": list(self.nvec)}
+        spec: Spec = {"kind": self.kind, "nvec": list(self.nvec)}
+        return {**spec, "start": self.start.tolist()} if self.start.any() else spec
 
     def encode(self) -> np.ndarray:
         return np.packbits(self.allowed, axis=-1)
@@ -225,10 +233,11 @@ class ProductMask(SafeSet):
 
     @classmethod
     def from_code(cls, code: Array, spec: Spec) -> Self:
-        return cls(np.unpackbits(to_numpy(code), axis=-1, count=sum(spec["nvec"])), spec["nvec"])
+        bits = np.unpackbits(to_numpy(code), axis=-1, count=sum(spec["nvec"]))
+        return cls(bits, spec["nvec"], spec.get("start", 0))
 
     def __getitem__(self, index: Index) -> Self:
-        return type(self)(self.allowed[index], self.nvec)
+        return self._with(self.allowed[index])
 
 
 def distances(ids: np.ndarray, n: int, embedding: np.ndarray | None) -> np.ndarray:
