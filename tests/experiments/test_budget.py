@@ -2,12 +2,15 @@
 
 from made_rows import made_rows, write
 
+from rlpd_gx import guards
 from rlpd_gx.cli.reproduce import reproduce
 from rlpd_gx.experiments.budget import Budget, budgets
-from rlpd_gx.experiments.experiment import SCALES, Request
+from rlpd_gx.experiments.experiment import RAM_RULES, SCALES, Request
 from rlpd_gx.experiments.reproduced import find
 from rlpd_gx.experiments.rows import Table
 from rlpd_gx.experiments.sweep import Sweep
+from rlpd_gx.loop.configure import configure
+from rlpd_gx.settings import flat
 
 
 def sweep(name, tables, games=("Freeway",), seeds=1):
@@ -50,3 +53,13 @@ def test_the_command_runs_nothing(tmp_path, capsys):
     reproduce("shield", out=tmp_path / "out", plan=True)
     assert "shield: 3 of 3 runs to do, 144 steps, time unknown" in capsys.readouterr().out
     assert not list((tmp_path / "out").glob("*/config.json"))
+
+
+def test_the_shield_of_the_experiment_is_that_of_the_guard():
+    """It runs as an ablation, so that both experiments share it: only the name of the guard differs."""
+    shield = configure("full", {"rules": RAM_RULES, "guard": "shield"})
+    ablation = configure("no-guarded-backup", {"rules": RAM_RULES})
+    differing = {name: value for name, value in flat(shield).items() if value != flat(ablation)[name]}
+    assert differing.keys() == {"guard", "preset"}
+    assert type(guards.find("shield")) is type(guards.find("guardian")) is guards.Guard
+    assert guards.find("shield").mode == guards.find("guardian").mode

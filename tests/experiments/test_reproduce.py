@@ -52,7 +52,8 @@ def test_no_violation_in_any_guarded_run(smoke):
     counted = executed = 0
     for name in RUN:
         for row in rows_of(out, name):
-            if row["enforces"] and row["outside"]:
+            if row["enforces"]:
+                assert row["outside"], f"not counted: {row['command']}"
                 counted += 1
                 for where in ("training", "evaluation"):
                     executed += row["outside"][where]["executed"]
