@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from rlpd_gx import __version__, guards
-from rlpd_gx.cli import COMMANDS
+from rlpd_gx.cli import COMMANDS, _note
 from rlpd_gx.cli.arguments import shown
 from rlpd_gx.cli.train import FIRST
 from rlpd_gx.config import PRESETS
@@ -145,3 +145,9 @@ def test_groups_and_version(command):
     assert "data convert" in text
     assert "atari" not in text
     assert command("--version")[:2] == (0, f"rlpd-gx {__version__}\n")
+
+
+def test_a_warning_is_a_note_without_the_line_of_code_that_gave_it():
+    assert _note(UserWarning("be careful"), UserWarning, "rules.py", 3, "code") == "note: be careful\n"
+    others = _note(RuntimeWarning("overflow"), RuntimeWarning, "rules.py", 3)
+    assert others == "RuntimeWarning: overflow (rules.py:3)\n"

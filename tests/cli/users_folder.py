@@ -42,6 +42,8 @@ RULES = """
 import numpy as np, rlpd_gx as gx
 
 power = gx.bounds_rule(lambda state: (np.array([-0.5]), np.array([0.5])), name="power")
+pair = gx.rule(lambda state, action: action[0] < action[1], name="pair")
+parts = gx.mask_rule(lambda state: [[True] * 10] * 5 + [[True] * 9], name="parts")
 """
 WATCHED = """
 from my_rules import power

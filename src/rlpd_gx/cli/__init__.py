@@ -2,6 +2,8 @@
 
 import os
 import sys
+import warnings
+from typing import Any
 
 from rlpd_gx.errors import GxError
 
@@ -34,6 +36,7 @@ COMMANDS = {  # words -> (module:function, one line)
 def main() -> None:
     """Run the command; a user's mistake is one sentence on standard error and exit code 2."""
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # before torch loads, or a busy neighbour costs 10x
+    usual, warnings.formatwarning = warnings.formatwarning, _note
     try:
         _run(sys.argv[1:])
     except GxError as error:
@@ -44,7 +47,15 @@ def main() -> None:
     except BrokenPipeError:  # `rlpd-gx ... | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(0)
+    finally:
+        warnings.formatwarning = usual
     sys.exit(0)
+
+
+def _note(message: Warning | str, category: type[Warning], *where: Any) -> str:
+    """A warning as it is printed: ours without the line of code that gave it."""
+    ours = issubclass(category, UserWarning)
+    return f"note: {message}\n" if ours else f"{category.__name__}: {message} ({where[0]}:{where[1]})\n"
 
 
 def _run(words: list[str]) -> None:

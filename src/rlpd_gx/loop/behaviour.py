@@ -49,7 +49,10 @@ def divergence(
     actions: Array,
     sets: Array,
 ) -> float | None:
-    """Support KL on states; without a learner the policy is what it did, and None where that has no density."""
+    """Support KL on states; without a learner the policy is what it did.
+
+    None where that has no density, and where joint actions are too many to sum over.
+    """
     if isinstance(space, gym.spaces.Discrete):
         each = [np.full(len(actions), space.start + a) for a in range(int(space.n))]
         if learner is None:
@@ -57,21 +60,16 @@ def divergence(
         else:
             own = np.stack([learner.probability(seen, a, sets) for a in each], axis=1)
         return support_kl(own, np.stack([clone.probability(seen, a, sets) for a in each], axis=1))
-    if learner is None:
+    if learner is None or not isinstance(space, gym.spaces.Box):
         return None
-    if isinstance(space, gym.spaces.MultiDiscrete):
-        dimension, uniform = 1, -float(np.log(space.nvec).sum())
-    else:
-        assert isinstance(space, gym.spaces.Box)
-        dimension = int(np.prod(space.shape))  # `probability` is the density for each component
-        uniform = -dimension * float(np.log(2.0))
+    dimension = int(np.prod(space.shape))
     generator = torch.Generator(learner.device).manual_seed(SEED)
     drawn = [learner.act(seen, explore=True, generator=generator) for _ in range(KL_SAMPLES)]
 
-    def log_density(policy: QLearner) -> Array:
+    def log_density(policy: QLearner) -> Array:  # `probability` is the density for each component
         return np.stack([dimension * np.log(policy.probability(seen, a, sets)) for a in drawn])
 
-    return support_kl_sampled(log_density(learner), log_density(clone), uniform)
+    return support_kl_sampled(log_density(learner), log_density(clone), -dimension * np.log(2.0))
 
 
 def _hybrid(timeline: Timeline, updates: int, stack: int) -> Hybrid:

@@ -42,5 +42,7 @@ def novelty(subject: Subject) -> Found:
 def divergence(subject: Subject) -> Found:
     """Support KL on the states of the evaluation episodes."""
     if (kl := subject.support().kl) is None:
-        raise Unavailable("this policy gives actions without probabilities, and its actions are continuous")
+        raise Unavailable(
+            "this policy gives actions without probabilities, or its joint actions are too many to list"
+        )
     return {"support_kl": kl}

@@ -233,7 +233,12 @@ def plain_array(answer: Tree) -> np.ndarray:
     """A copy of numbers or booleans: a rule may use its buffer again for the next state."""
     if answer is None:
         raise GxError("returned None; check that every path of it returns an answer")
-    array = np.array(to_numpy(answer))
+    try:
+        array = np.array(to_numpy(answer))
+    except ValueError:  # numpy names shapes that nobody wrote
+        raise GxError(
+            "returned a list of parts of different sizes; return parts, such as one mask for each component, as a tuple"
+        ) from None
     if array.dtype.kind not in "biuf" or isinstance(answer, np.ma.MaskedArray):
         raise GxError(f"returned {array.dtype} where plain numbers or booleans are expected")
     return array
