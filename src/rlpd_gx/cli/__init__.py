@@ -3,7 +3,6 @@
 import os
 import sys
 import warnings
-from typing import Any
 
 from rlpd_gx.errors import GxError
 
@@ -52,10 +51,12 @@ def main() -> None:
     sys.exit(0)
 
 
-def _note(message: Warning | str, category: type[Warning], *where: Any) -> str:
+def _note(
+    message: Warning | str, category: type[Warning], filename: str, lineno: int, line: str | None = None
+) -> str:
     """A warning as it is printed: ours without the line of code that gave it."""
     ours = issubclass(category, UserWarning)
-    return f"note: {message}\n" if ours else f"{category.__name__}: {message} ({where[0]}:{where[1]})\n"
+    return f"note: {message}\n" if ours else f"{category.__name__}: {message} ({filename}:{lineno})\n"
 
 
 def _run(words: list[str]) -> None:
