@@ -1,6 +1,6 @@
 """How long `rlpd-gx --help` takes beside an interpreter that starts and does nothing: python -m bench.start"""
 
-import os
+import resource
 import subprocess
 import sys
 
@@ -9,14 +9,14 @@ from bench.timing import in_turns, keep, ratio, spread, verdict
 
 def cpu_seconds(*arguments: str) -> float:
     """CPU time of a Python process with these arguments."""
-    before = os.times()
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
     subprocess.run([sys.executable, *arguments], check=True, stdout=subprocess.DEVNULL)
-    after = os.times()
-    return after.children_user + after.children_system - before.children_user - before.children_system
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
 
 def main() -> None:
-    commands = {"python -c pass": ("-c", "pass"), "rlpd-gx --help": ("-m", "rlpd_gx.cli", "--help")}
+    commands = {"python -c pass": ("-c", "pass"), "rlpd-gx --help": ("-m", "rlpd_gx", "--help")}
     timers = {
         name: lambda arguments=arguments: cpu_seconds(*arguments) for name, arguments in commands.items()
     }
