@@ -7,6 +7,7 @@ time counts, so that other processes do not matter much. `--quick` takes few tur
 """
 
 import argparse
+import copy
 import os
 import shutil
 import subprocess
@@ -14,15 +15,20 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from importlib.util import find_spec
 from itertools import pairwise
 from pathlib import Path
 
+import gymnasium as gym
+import numpy as np
 import torch
 from bench.timing import in_turns, interleaved, keep, ratio, spread, verdict
 from bench.updates import CONTENDERS, SIZES, batch_of, learner_of
 from rich.console import Console
 from rich.table import Table
+
+from rlpd_gx.learner import SoftDiscrete
 
 BEFORE = "1061120"  # the last commit before updates were made faster
 MS = 1e-3
@@ -196,6 +202,32 @@ def roofline(console: Console, rounds: int) -> None:
     console.print(f"  large, compiled: {target}")
 
 
+def pixels(console: Console, rounds: int) -> None:
+    """An update from pixels beside its convolutions alone: forward twice (target and critics) and backward once."""
+    size = SIZES["small"]
+    seen = gym.spaces.Box(0, 255, (4, 84, 84), np.uint8)
+    config = learner_of(size).config
+    learner = SoftDiscrete(config, seen, gym.spaces.Discrete(size.actions))
+    images = np.random.default_rng(0).integers(0, 255, (1, size.batch, *seen.shape), dtype=np.uint8)
+    batch = replace(batch_of(size), observation=images, next_observation=images)
+    encoder = copy.deepcopy(learner.critic["encoder"])
+    scaled = torch.as_tensor(images[0]).to(memory_format=torch.channels_last, dtype=torch.float32) / 255
+
+    def convolutions() -> None:
+        with torch.no_grad():
+            encoder.linear(encoder._convolve(scaled))
+        loss = encoder.linear(encoder._convolve(scaled)).sum()
+        torch.autograd.grad(loss, [*encoder.parameters()])
+
+    calls = {"update": lambda: learner.update(batch), "its convolutions alone": convolutions}
+    seconds = interleaved(calls, max(rounds // 3, 1))
+    share = ratio(seconds["its convolutions alone"], seconds["update"])
+    console.print(
+        f"an update from pixels 4x84x84, batch {size.batch}, channels_last: {spread(seconds['update'], MS)} ms; "
+        f"its convolutions alone take {share:.0%} of that"
+    )
+
+
 def growth(console: Console, rounds: int) -> None:
     """Milliseconds of an update without compile against the ensemble and the minibatch."""
     for field, values in (("critics", (1, 2, 5, 10, 20)), ("batch", (1, 16, 128, 1024, 16384))):
@@ -245,6 +277,7 @@ def main() -> None:
         for size in SIZES:
             updates(console, size, found, rounds)
     roofline(console, rounds)
+    pixels(console, rounds)
     growth(console, rounds)
     loop(console, 150)
     keep("learner")
