@@ -141,10 +141,17 @@ def _discrete_block(updates: int) -> Any:
     return replace(made, executed_action=action, proposed_action=action)
 
 
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("updates", [0, 1])
+@pytest.mark.parametrize("compile", [False, pytest.param(True, marks=pytest.mark.long)])
 @pytest.mark.parametrize("poisoned", [np.nan, np.inf])
-def test_of_an_update_that_is_not_finite_nothing_is_applied(poisoned: float) -> None:
-    learner = SoftDiscrete(LearnerConfig(**CONFIG | {"actor": "auto"}), OBSERVATION, gym.spaces.Discrete(4))
-    learner.update(_discrete_block(1))
+def test_of_an_update_that_is_not_finite_nothing_is_applied(
+    poisoned: float, compile: bool, updates: int
+) -> None:
+    config = LearnerConfig(**CONFIG | {"actor": "auto", "compile": compile})
+    learner = SoftDiscrete(config, OBSERVATION, gym.spaces.Discrete(4))
+    for _ in range(updates):
+        learner.update(_discrete_block(1))
     before = copy.deepcopy(learner.state())
     data = _discrete_block(1)
     data.reward[0, 3] = poisoned

@@ -31,16 +31,31 @@ class Adam:
 
     def step(self, loss: Tensor, minibatch: int) -> None:
         """Descend the loss; raises `Diverged` if it or its gradient is not finite."""
+        if not self.descend(loss):
+            raise Diverged(f"the loss of the {self.name} or its gradient", minibatch)
+
+    def descend(self, loss: Tensor) -> Tensor:
+        """Descend the loss, also inside a compiled graph; says whether it and its gradient were finite.
+
+        If they were not, nothing has moved.
+        """
         gradients = torch.autograd.grad(loss, self.parameters)
-        if not torch.isfinite(loss):
-            raise Diverged(f"the loss of the {self.name}", minibatch)
-        self.apply(gradients, minibatch)
+        with torch.no_grad():
+            finite = (loss + torch.stack(torch._foreach_norm(list(gradients))).sum()).isfinite()
+            if torch.compiler.is_compiling():
+                self._move_where(finite, gradients)
+            elif finite:
+                self._move(gradients)
+        return finite
 
     @torch.no_grad()
     def apply(self, gradients: Sequence[Tensor], minibatch: int) -> None:
         """One step along these gradients."""
         if not torch.stack(torch._foreach_norm(list(gradients))).sum().isfinite():
             raise Diverged(f"the gradient of the {self.name}", minibatch)
+        self._move(gradients)
+
+    def _move(self, gradients: Sequence[Tensor]) -> None:
         torch._foreach_add_(self.steps, 1)
         torch._fused_adam_(
             self.parameters,
@@ -57,6 +72,16 @@ class Adam:
             amsgrad=False,
             maximize=False,
         )
+
+    def _move_where(self, finite: Tensor, gradients: Sequence[Tensor]) -> None:
+        """The same step in plain operations, which a compiler joins; none if `finite` is false."""
+        every = zip(self.parameters, gradients, self.mean, self.square, self.steps, strict=True)
+        for parameter, gradient, mean, square, step in every:
+            step += finite
+            mean += torch.where(finite, (1 - BETAS[0]) * (gradient - mean), 0.0)
+            square += torch.where(finite, (1 - BETAS[1]) * (gradient.square() - square), 0.0)
+            size = (square / (1 - BETAS[1] ** step)).sqrt() + EPSILON
+            parameter -= torch.where(finite, self.learning_rate / (1 - BETAS[0] ** step) * mean / size, 0.0)
 
     def state(self) -> dict[str, Any]:
         """The moments by the number of their parameter, for a checkpoint."""

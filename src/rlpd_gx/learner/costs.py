@@ -45,6 +45,7 @@ class CostCritics:
         own.parameters = {"critic": list(ensemble.parameters()), "target": list(target.parameters())}
         own.optimisers = {"critic": own._adam("cost critics", own.parameters["critic"])}
         own.costs = None
+        own.compile()
 
     def update(self, batch: Batch[Tensor], next_policy: NextPolicy, number: int) -> dict[str, Tensor]:
         """One update of the cost critics; a span costs 1 if any of its steps had an unsafe event."""

@@ -140,6 +140,7 @@ def compiled(function: Function, device: torch.device) -> Function:
     if device.type == "cpu" and not any(map(shutil.which, (os.environ.get("CXX", ""), "g++", "clang++"))):
         raise GxError("compile needs a C++ compiler, and there is no g++ or clang++; leave the setting out")
     os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(user_cache("compiled")))
+    torch._dynamo.config.trace_autograd_ops = True  # the graph may hold its gradient
     return torch.compile(function, fullgraph=True, dynamic=False)  # type: ignore[return-value]
 
 

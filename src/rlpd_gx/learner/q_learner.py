@@ -3,6 +3,7 @@
 import copy
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from types import MethodType
 from typing import Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
@@ -18,6 +19,7 @@ from rlpd_gx.learner.networks import (
     FlatEncoder,
     Observed,
     PixelEncoder,
+    compiled,
     random_shift,
 )
 from rlpd_gx.learner.policy import PolicyNetwork
@@ -38,11 +40,26 @@ class Step(NamedTuple):
     q: Tensor
 
 
+class Following(NamedTuple):
+    """What one-step targets of B rows are made of."""
+
+    reward: Tensor
+    discount: Tensor
+    members: Tensor | None
+    """Critics whose minimum counts; None for all."""
+    observation: Observed
+    policy: Any
+    """What the learner knows of its policy there: its next actions, or which actions are allowed."""
+
+
 class QLearner(ABC, Generic[Policy]):
     """N critics on the features of an encoder, target critics, and a learned temperature.
 
     Safe sets are stored codes that `safe_set_spec` describes; the rules behind them play no part here.
     """
+
+    _learn: Callable[..., Any]
+    """One step of the critics, from tensors alone, so that it can be one graph."""
 
     def __init__(
         self,
@@ -74,6 +91,11 @@ class QLearner(ABC, Generic[Policy]):
         self.data_returns: Tensor | None = None
         """Discounted return [n] from each offline row on, for `ood_penalty = calibrated`."""
         self.optimisers = {"critic": self._adam("critic", self.parameters["critic"])}
+
+    def compile(self) -> None:
+        """Make one graph of a step of the critics, from target to parameters, if the settings ask for it."""
+        if self.config.compile:
+            self._learn = compiled(MethodType(type(self)._learn, self), self.device)
 
     # --- what the loop calls -----------------------------------------------------------------------------
 
@@ -142,6 +164,10 @@ class QLearner(ABC, Generic[Policy]):
         """One block of updates; returns metrics."""
 
     @abstractmethod
+    def _value_after(self, after: Following) -> Tensor:
+        """Value of the following states [B] under the target critics and the guarded policy."""
+
+    @abstractmethod
     def _probability(self, features: Tensor, action: Tensor, safe_set: Array) -> Tensor:
         """Probability [B] of each action under the guarded policy."""
 
@@ -180,6 +206,13 @@ class QLearner(ABC, Generic[Policy]):
     def _bootstrapped(self, reward: Tensor, discount: Tensor, value: Tensor) -> Tensor:
         """r + gamma V(s'); a terminal state has no value, and 0 times an infinite one would be NaN."""
         return reward + torch.where(discount > 0, discount * value, 0.0)
+
+    @torch.no_grad()
+    def _made(self, after: Following | Tensor) -> Tensor:
+        """The targets [B]: r + gamma V(s'), unless they are given."""
+        if isinstance(after, Tensor):
+            return after
+        return self._bootstrapped(after.reward, after.discount, self._value_after(after))
 
     def _tree_backup(
         self, steps: SpanSteps[Tensor], length: Tensor, value: Tensor, at_step: Callable[[int], Step]

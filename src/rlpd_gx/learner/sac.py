@@ -10,8 +10,10 @@ import torch
 from torch import Tensor
 
 from rlpd_gx.config import LearnerConfig
-from rlpd_gx.learner.networks import Encoder, compiled, encoder_for
+from rlpd_gx.learner.adam import Diverged
+from rlpd_gx.learner.networks import Encoder, Observed, encoder_for
 from rlpd_gx.learner.q_learner import (
+    Following,
     Policy,
     QLearner,
     Step,
@@ -69,12 +71,10 @@ class Sac(QLearner[Policy], Generic[Policy, Next]):
             safe_set_spec=safe_set_spec,
             device=device,
         )
-        if config.compile:
-            for critic in (self.critic, self.target):
-                critic["ensemble"].forward = compiled(critic["ensemble"].forward, self.device)
         self.actor = self.policy.actor
         self.optimisers["actor"] = self._adam("actor", self.actor.parameters())
         self.optimisers["temperature"] = self._adam("temperature", [self.log_temperature])
+        self.compile()
 
     def state(self) -> dict[str, Any]:
         """Everything needed to resume bit for bit: nested dicts of tensors and numbers."""
@@ -97,8 +97,10 @@ class Sac(QLearner[Policy], Generic[Policy, Next]):
         """log pi(a|s) of the raw policy [B], differentiable."""
 
     @abstractmethod
-    def _values(self, features: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
-        """Q of every critic [N, B] at the action, and [N, B, k] at the actions that `ood_penalty` lowers."""
+    def _values(
+        self, features: Tensor, action: Tensor, others: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """Q of every critic [N, B] at the action, and [N, B, k] at those others that `ood_penalty` lowers."""
 
     @abstractmethod
     def _next_policy(self, features: Tensor, safe_set: Array) -> Next:
@@ -145,19 +147,39 @@ class Sac(QLearner[Policy], Generic[Policy, Next]):
         return self._expected(features, policy, members) + uncertainty
 
     def _update_critics(self, batch: Batch[Tensor], next_policy: Next, number: int) -> dict[str, Tensor]:
-        with torch.no_grad():
-            target = self._target(batch, next_policy)
-        features = self.critic["encoder"](self._augmented(batch.observation))
-        values, unseen = self._values(features, batch.executed_action)
+        metrics, finite = self._learn(
+            self._following(batch, next_policy),
+            self._augmented(batch.observation),
+            batch.executed_action,
+            self._others(len(batch.reward)) if self.config.ood_weight else None,
+            self._return_of_data(batch),
+        )
+        if not finite:
+            raise Diverged("the loss of the critic or its gradient", number)
+        return metrics
+
+    def _learn(
+        self,
+        following: Following | Tensor,
+        observation: Observed,
+        action: Tensor,
+        others: Tensor | None,
+        floor: Tensor | None,
+    ) -> tuple[dict[str, Tensor], Tensor]:
+        """One step of the critics: metrics, and whether all was finite."""
+        target = self._made(following)
+        values, unseen = self._values(self.critic["encoder"](observation), action, others)
         error = values - target
         loss = error.square().mean(dim=1).sum()
         if self.config.ood_weight:  # as in CQL
-            conservative = (
-                (above(unseen, self._return_of_data(batch)).logsumexp(dim=-1) - values).mean(dim=1).sum()
-            )
+            conservative = (above(unseen, floor).logsumexp(dim=-1) - values).mean(dim=1).sum()
             loss = loss + self.config.ood_weight * conservative
-        self.optimisers["critic"].step(loss, number)
-        return critic_metrics(loss, error, values)
+        metrics = critic_metrics(loss.detach(), error.detach(), values.detach())
+        return metrics, self.optimisers["critic"].descend(loss)
+
+    def _others(self, count: int) -> Tensor | None:
+        """Actions [k, B, ...] drawn for `ood_penalty`, where critics do not value all at once."""
+        return None
 
     def _update_actor(self, batch: Batch[Tensor], number: int, clone_weight: float) -> dict[str, Tensor]:
         features = self.encode(self._augmented(batch.observation))
@@ -183,11 +205,17 @@ class Sac(QLearner[Policy], Generic[Policy, Next]):
 
     def _target(self, batch: Batch[Tensor], next_policy: Next) -> Tensor:
         """r + gamma V(s') [B], or its corrected multi-step form."""
-        members, seen = self._subset(), self._augmented(batch.next_observation)
-        value = self._soft_value(self.target["encoder"](seen), next_policy, members)
+        return self._made(self._following(batch, next_policy))
+
+    @torch.no_grad()
+    def _following(self, batch: Batch[Tensor], next_policy: Next) -> Following | Tensor:
+        """What the targets are made of, or the targets [B] themselves where they are corrected over several steps."""
+        after = Following(
+            batch.reward, batch.discount, self._subset(), self._augmented(batch.next_observation), next_policy
+        )
         if batch.span_steps is None:
-            return self._bootstrapped(batch.reward, batch.discount, value)
-        steps = batch.span_steps
+            return after
+        steps, members = batch.span_steps, after.members
 
         def at_step(k: int) -> Step:
             seen, safe_set = self._augmented(index(steps.observation, np.s_[:, k])), steps.safe_set[:, k]
@@ -198,4 +226,7 @@ class Sac(QLearner[Policy], Generic[Policy, Next]):
                 self._target_at(features, steps.executed_action[:, k], members),
             )
 
-        return self._tree_backup(steps, batch.span_length, value, at_step)
+        return self._tree_backup(steps, batch.span_length, self._value_after(after), at_step)
+
+    def _value_after(self, after: Following) -> Tensor:
+        return self._soft_value(self.target["encoder"](after.observation), after.policy, after.members)

@@ -57,14 +57,17 @@ class SacContinuous(ActionCritics[GaussianPolicy]):
 
     # --- values ------------------------------------------------------------------------------------------
 
-    def _values(self, features: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
-        normalised = self.policy.normalised(action)
-        taken = self._q(self.critic, features, normalised)
-        if not self.config.ood_weight:
+    def _values(
+        self, features: Tensor, action: Tensor, others: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
+        taken = self._q(self.critic, features, self.policy.normalised(action))
+        if others is None:
             return taken, taken[..., None][..., :0]
-        shape = (OOD_ACTIONS, *normalised.shape)
-        anywhere = torch.rand(shape, generator=self.generator, device=self.device) * 2 - 1
-        return taken, self._q(self.critic, features, anywhere).movedim(1, -1)
+        return taken, self._q(self.critic, features, others).movedim(1, -1)
+
+    def _others(self, count: int) -> Tensor:
+        shape = (OOD_ACTIONS, count, self.policy.dimension)
+        return torch.rand(shape, generator=self.generator, device=self.device) * 2 - 1
 
     def _next_policy(self, features: Tensor, safe_set: Array) -> NextActions:
         samples = self.target_samples if self.config.backup == "renormalise" else 1

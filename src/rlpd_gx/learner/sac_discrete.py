@@ -54,7 +54,9 @@ class SacDiscrete(Sac[CategoricalPolicy, NextProbabilities]):
             device=device,
         )
 
-    def _values(self, features: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
+    def _values(
+        self, features: Tensor, action: Tensor, others: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
         q = self.critic["ensemble"](features)
         index = self.policy.index(action).expand(len(q), -1, 1)
         taken = q.gather(-1, index)[..., 0]

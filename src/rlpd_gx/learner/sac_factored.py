@@ -123,13 +123,16 @@ class SacFactored(ActionCritics[FactoredPolicy]):
 
     # --- values ------------------------------------------------------------------------------------------
 
-    def _values(self, features: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
+    def _values(
+        self, features: Tensor, action: Tensor, others: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
         taken = self._q(self.critic, features, self.policy.one_hot(action))
-        if not self.config.ood_weight:
+        if others is None:
             return taken, taken[..., None][..., :0]
-        uniform = self.policy.exists.float().expand(OOD_ACTIONS, len(action), -1, -1)
-        anywhere = self.policy.one_hot(self.policy.draw(uniform))
-        return taken, self._q(self.critic, features, anywhere).movedim(1, -1)
+        return taken, self._q(self.critic, features, self.policy.one_hot(others)).movedim(1, -1)
+
+    def _others(self, count: int) -> Tensor:
+        return self.policy.draw(self.policy.exists.float().expand(OOD_ACTIONS, count, -1, -1))
 
     def _next_policy(self, features: Tensor, safe_set: Array) -> NextActions:
         probability = self._backed_up(features, safe_set)

@@ -9,10 +9,11 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from rlpd_gx.config import LearnerConfig
+from rlpd_gx.learner.adam import Diverged
 from rlpd_gx.learner.categorical import Allowed, Guarded, entropy, expectation, log_policy
-from rlpd_gx.learner.networks import Observed, compiled, encoder_for
+from rlpd_gx.learner.networks import Observed, encoder_for
 from rlpd_gx.learner.policy import SoftPolicy, soft_kind
-from rlpd_gx.learner.q_learner import QLearner, Step, above, critic_metrics
+from rlpd_gx.learner.q_learner import Following, QLearner, Step, above, critic_metrics
 from rlpd_gx.safe_sets import Spec
 from rlpd_gx.trees import index
 from rlpd_gx.types import Array, Batch
@@ -55,35 +56,45 @@ class SoftDiscrete(QLearner[SoftPolicy]):
         )
         self.n = int(action_space.n)
         self.guarded = Guarded(self.n, safe_set_spec, config, embedding, device)
-        if config.compile:
-            for name in ("_loss", "_one_step"):
-                setattr(self, name, compiled(getattr(self, name), self.device))
+        self.compile()
 
     def _update(self, minibatches: Sequence[Batch[Tensor]], clone_weight: float) -> dict[str, Tensor]:
         for number, batch in enumerate(minibatches):
-            target = self._target(batch)
-            allowed = self.guarded.allowed(batch.safe_set)
-            loss, metrics, excess = self._loss(
+            metrics, excess, finite = self._learn(
+                self._following(batch),
                 self._augmented(batch.observation),
                 self.policy.index(batch.executed_action),
-                target,
-                allowed,
+                self.guarded.allowed(batch.safe_set),
                 self._cloned(batch, clone_weight),
                 self._return_of_data(batch),
             )
-            self.optimisers["critic"].step(loss, number)
+            if not finite:
+                raise Diverged("the loss of the critic or its gradient", number)
             self._update_target()
         self._follow_entropy(excess)
         return metrics | {"alpha": self.temperature}
 
+    def _learn(
+        self,
+        following: Following | Tensor,
+        observation: Observed,
+        place: Tensor,
+        allowed: Allowed | None,
+        cloned: Tensor | None,
+        floor: Tensor | None,
+    ) -> tuple[dict[str, Tensor], Tensor, Tensor]:
+        """One step of the critics: metrics, mean of entropy minus target entropy, and whether all was finite."""
+        loss, metrics, excess = self._loss(observation, place, self._made(following), allowed, cloned, floor)
+        return metrics, excess.nanmean(), self.optimisers["critic"].descend(loss)
+
     @torch.no_grad()
     def _follow_entropy(self, excess: Tensor) -> None:
-        """Lower log alpha by a share of entropy minus target entropy [B], NaN where a state has no target.
+        """Lower log alpha by a share of entropy minus target entropy, NaN where no state has a target.
 
         There is no actor network that would lag behind, so alpha may keep up with the values.
         """
-        if self.config.target_entropy != "fixed" and not excess.isnan().all():
-            self.log_temperature -= ENTROPY_GAIN * excess.nanmean()
+        if self.config.target_entropy != "fixed" and not excess.isnan():
+            self.log_temperature -= ENTROPY_GAIN * excess
 
     def _cloned(self, batch: Batch[Tensor], weight: float) -> Tensor | None:
         """The weight [B] of cloning each row: offline rows count, and sum to `weight`."""
@@ -133,13 +144,17 @@ class SoftDiscrete(QLearner[SoftPolicy]):
             metrics["forbidden_mass"] = (logits.softmax(dim=-1) * ~allowed.actions).sum(dim=-1).mean()
         return metrics, self.guarded.excess(uncertainty, allowed)
 
-    @torch.no_grad()
     def _target(self, batch: Batch[Tensor]) -> Tensor:
         """r + gamma V(s') [B], or its corrected multi-step form."""
+        return self._made(self._following(batch))
+
+    @torch.no_grad()
+    def _following(self, batch: Batch[Tensor]) -> Following | Tensor:
+        """What the targets are made of, or the targets [B] themselves where they are corrected over several steps."""
         members, seen = self._subset(), self._augmented(batch.next_observation)
         after = self.guarded.allowed(batch.next_safe_set)
         if batch.span_steps is None:
-            return self._one_step(seen, batch.reward, batch.discount, after, members)
+            return Following(batch.reward, batch.discount, members, seen, after)
         steps, value = batch.span_steps, self._soft_value(seen, after, members)[0]
 
         def at_step(k: int) -> Step:
@@ -153,15 +168,8 @@ class SoftDiscrete(QLearner[SoftPolicy]):
 
         return self._tree_backup(steps, batch.span_length, value, at_step)
 
-    def _one_step(
-        self,
-        following: Observed,
-        reward: Tensor,
-        discount: Tensor,
-        allowed: Allowed | None,
-        members: Tensor | None,
-    ) -> Tensor:
-        return self._bootstrapped(reward, discount, self._soft_value(following, allowed, members)[0])
+    def _value_after(self, after: Following) -> Tensor:
+        return self._soft_value(after.observation, after.policy, after.members)[0]
 
     def _soft_value(
         self, observation: Observed, allowed: Allowed | None, members: Tensor | None
