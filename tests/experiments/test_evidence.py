@@ -114,3 +114,16 @@ def test_an_ablation_is_confirmed_where_every_part_pays():
     )
     words = {v.claim: v.word for v in find("ablation").show(Rows(turned)).verdicts}
     assert words["The order of importance is Guardian > DTS > DSS"] == Word.NOT_CONFIRMED
+
+
+def test_an_ablation_of_few_games_claims_nothing():
+    parts = {"RLPD-GX": 100, "without DSS": 80, "without DTS": 60}
+    for games, word in ((3, Word.UNDECIDED), (4, Word.CONFIRMED)):
+        rows = made_rows("ablation", lambda game, v: parts.get(v, 40), games=ablation.GAMES[:games])
+        verdicts = {v.claim: v for v in chapter(find("ablation"), Rows(rows)).verdicts}
+        found = verdicts["The order of importance is Guardian > DTS > DSS"]
+        assert found.word == word
+        assert ("3 games of at least 4 are complete" in found.reason) == (games == 3)
+    without_one = [row for row in rows if (row["game"], row["seed"]) != (ablation.GAMES[0], 4)]
+    words = {v.word for v in chapter(find("ablation"), Rows(without_one)).verdicts}
+    assert words == {Word.UNDECIDED, Word.IMPOSSIBLE}

@@ -190,12 +190,17 @@ def judged(claim: str, interval: Interval, threshold: float, what: str) -> Verdi
 
 def better(claim: str, a: Points, b: Points) -> Verdict:
     """The verdict on "a is above b"."""
-    return judged(claim, improvement(a, b), 0.5, "probability of improvement")
+    return judged(claim, improvement(a, b), 0.5, f"probability of improvement{_over(a, b)}")
 
 
 def lower(claim: str, a: Points, b: Points) -> Verdict:
     """The verdict on "a is below b"."""
-    return judged(claim, improvement(b, a), 0.5, "probability of a lower value")
+    return judged(claim, improvement(b, a), 0.5, f"probability of a lower value{_over(a, b)}")
+
+
+def _over(a: Points, b: Points) -> str:
+    shared = [game for game in a if game in b]
+    return f" over {len(shared)} games" if len(shared) > 1 else f" in {shared[0]}" if shared else ""
 
 
 def against_each(

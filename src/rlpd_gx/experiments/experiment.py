@@ -115,6 +115,8 @@ class Experiment:
     about: str
     plan: Callable[[Request], list[Planned]]
     show: Callable[[Rows], Findings]
+    least_games: int = 1
+    """Games with five seeds of every variant before anything is claimed."""
 
 
 def atari_runs(

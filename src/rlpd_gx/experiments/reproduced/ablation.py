@@ -74,4 +74,5 @@ EXPERIMENT = Experiment(
     "rules are RAM rules.",
     plan,
     show,
+    least_games=4,
 )

@@ -89,4 +89,5 @@ EXPERIMENT = Experiment(
     "prevents it. It gives curves without numbers.",
     plan,
     show,
+    least_games=4,
 )
