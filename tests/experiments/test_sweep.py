@@ -137,7 +137,8 @@ def test_fingerprints_follow_settings_and_data_not_places(tmp_path):
     a, b, c = (Planned(f, SMALL | {"offline": str(tmp_path / f / "log.json")}) for f in "abc")
     assert a.fingerprint == b.fingerprint != c.fingerprint
     assert (
-        Planned("x", SMALL).fingerprint == Planned("y", SMALL | {"device": "cpu", "log_every": 7}).fingerprint
+        Planned("x", SMALL).fingerprint
+        == Planned("y", SMALL | {"device": "cpu", "log_every": 7, "compile": True}).fingerprint
     )
     assert Planned("x", SMALL).fingerprint != Planned("x", SMALL | {"seed": 1}).fingerprint
     assert Planned("x", SMALL, fork=a).fingerprint != Planned("x", SMALL).fingerprint

@@ -8,6 +8,7 @@ from rlpd_gx.errors import GxError
 from rlpd_gx.experiments.evidence import Rows
 from rlpd_gx.experiments.plan import Planned
 from rlpd_gx.experiments.reported import GAMES
+from rlpd_gx.learner.networks import can_compile
 from rlpd_gx.report.chapter import Figure, Table, Verdict
 from rlpd_gx.trees import Json
 
@@ -55,7 +56,7 @@ SCALES = {
         {"max_episode_steps": 40},
         {"episodes": 1, "states": 3, "horizon": 15},
     ),
-    "cpu": Scale("cpu", 5, "objects"),
+    "cpu": Scale("cpu", 5, "objects", {"compile": can_compile()}),
     "paper": Scale(  # the paper's observation, and RLPD's network
         "paper", 5, "pixels", {"ensemble_size": 10, "hidden_sizes": (256, 256), "utd": 1.0}
     ),

@@ -217,9 +217,7 @@ def notes(rows: Rows) -> list[str]:
 
 
 def _what_differs(row: Json) -> str:
-    return str(
-        {name: value for name, value in row["settings"].items() if name not in ("env", "seed", "offline")}
-    )
+    return str({k: v for k, v in row["settings"].items() if k not in ("env", "seed", "offline", "compile")})
 
 
 def _all(rows: Rows, variant: str, value: Value) -> Interval | None:

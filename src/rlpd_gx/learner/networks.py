@@ -135,9 +135,14 @@ class PixelEncoder(nn.Module):
 Encoder = FlatEncoder | PixelEncoder
 
 
+def can_compile() -> bool:
+    """Whether there is a C++ compiler, which `compiled` needs on a CPU."""
+    return any(map(shutil.which, (os.environ.get("CXX", ""), "g++", "clang++")))
+
+
 def compiled(function: Function, device: torch.device) -> Function:
     """The function as one graph of torch; what was compiled is kept for later processes."""
-    if device.type == "cpu" and not any(map(shutil.which, (os.environ.get("CXX", ""), "g++", "clang++"))):
+    if device.type == "cpu" and not can_compile():
         raise GxError("compile needs a C++ compiler, and there is no g++ or clang++; leave the setting out")
     os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(user_cache("compiled")))
     torch._dynamo.config.trace_autograd_ops = True  # the graph may hold its gradient
