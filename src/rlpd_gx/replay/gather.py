@@ -14,6 +14,7 @@ import numpy.typing as npt
 from rlpd_gx.replay import compiled
 from rlpd_gx.replay.extent import Extent
 from rlpd_gx.replay.samplers import Draw
+from rlpd_gx.replay.storage import as_bytes
 from rlpd_gx.replay.timeline import nested_observation
 from rlpd_gx.trees import Json
 from rlpd_gx.types import Array, Batch, SpanSteps
@@ -203,4 +204,5 @@ def _copy_rows(column: Array, column_bytes: Array, index: Array, places: Array, 
         # any mode but "raise" lets numpy write into `out` without a second copy
         column.take(index, 0, out[places[0] : places[-1] + 1], "clip")
     else:
-        out[places] = column.take(index, 0, mode="clip")
+        # as bytes: numpy assigns records one by one
+        as_bytes(out)[places] = as_bytes(column.take(index, 0, mode="clip"))
