@@ -18,7 +18,9 @@ settings.load_profile("suite")
 
 @pytest.fixture
 def without_numba(monkeypatch):
-    """Only the reference projects, as where numba is not installed."""
-    from rlpd_gx.safe_sets import compiled
+    """Only the references project and sample, as where numba is not installed."""
+    from rlpd_gx.replay import compiled as sampling
+    from rlpd_gx.safe_sets import compiled as projection
 
-    monkeypatch.setattr(compiled, "kernel", lambda: None)
+    for module in (projection, sampling):
+        monkeypatch.setattr(module, "kernel", lambda: None)

@@ -143,7 +143,7 @@ def wrong_draw(self, count, stack, generator):
         ("draw", wrong_draw, Uniform()),
     ],
 )
-def test_a_wrong_seam_is_caught(monkeypatch, method, mutant, sampler):
+def test_a_wrong_seam_is_caught(monkeypatch, without_numba, method, mutant, sampler):
     # In the second ring the newest row is 3 steps into its episode and the oldest, beside it, is 4 steps into
     # another: the count of steps alone would not tell them apart.
     rings = [online_story(FRAMES, [5, 9, 4, 7]), online_story(FRAMES, [10, 10, 3], rows_per_env=11)]

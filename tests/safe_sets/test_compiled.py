@@ -55,7 +55,7 @@ def test_compiling_is_announced_once_and_loading_is_not(tmp_path):
     (tmp_path / "small.py").write_text(module)
     script = (
         "from rlpd_gx.safe_sets.compiled import announced\nimport small\n"
-        "with announced():\n    small.double(1.0), small.double(1), small.double(2.0)\n"
+        "with announced('compiling'):\n    small.double(1.0), small.double(1), small.double(2.0)\n"
     )
     paths = os.pathsep.join([str(tmp_path), *filter(None, sys.path)])
     environment = os.environ | {"NUMBA_CACHE_DIR": str(tmp_path / "cache"), "PYTHONPATH": paths}
@@ -63,7 +63,7 @@ def test_compiling_is_announced_once_and_loading_is_not(tmp_path):
         subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True).stderr
         for _ in range(2)
     ]
-    assert said == [f"{compiled.COMPILING}\n", ""]
+    assert said == ["compiling\n", ""]
 
 
 wide = st.floats(-1e9, 1e9, allow_nan=False) | st.sampled_from(

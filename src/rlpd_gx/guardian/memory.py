@@ -78,7 +78,7 @@ class Memory:
 
         A closure, because attribute lookups would be a large part of the cost of a verdict.
         """
-        known, make, hand_over, ask, parts = self.known, self._make, self.hand_over, self._ask, self._parts
+        known, make, hand_over, ask, parts = self.known, self._made, self.hand_over, self._ask, self._parts
         array, boolean, whole, protected, rules = np.ndarray, BOOL, WHOLE, read_only, self.rules
 
         def certify(
@@ -106,14 +106,12 @@ class Memory:
             except Exception as error:
                 answers = ask(seen, [*parts(key), Said(error=error)])
                 return otherwise(state, proposed, context, None, answers)
-            entry = known.get(key)
-            if entry is None:
-                try:
-                    entry = make(key)
-                except Exception:  # the uncached path reports what is wrong
-                    entry = None
-                if entry is None:
-                    return otherwise(state, proposed, context, None, parts(key))
+            try:
+                entry: Entry | None = known[key]
+            except KeyError:
+                entry = make(key)
+            if entry is None:  # the uncached path reports what is wrong
+                return otherwise(state, proposed, context, None, parts(key))
             verdict, tick, at_once = entry
             tick()
             if at_once:
@@ -140,6 +138,12 @@ class Memory:
             mask, key = key
             masks.append(mask)
         return masks[::-1]
+
+    def _made(self, key: Key) -> Entry | None:
+        try:
+            return self._make(key)
+        except Exception:
+            return None
 
     def _make(self, key: Key) -> Entry | None:
         if len(self.known) >= CAPACITY:  # evicting entries could lose counts of other threads

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from rlpd_gx.errors import GxError
+from rlpd_gx.replay import compiled
 from rlpd_gx.replay.storage import Storage
 from rlpd_gx.replay.timeline import Timeline, nested_observation
 from rlpd_gx.types import Array, Observation
@@ -85,19 +86,41 @@ class Extent:
 
     def draw(self, count: int, stack: int, generator: np.random.Generator) -> Array:
         """[count] usable rows, each equally likely, with replacement. At least one must be available."""
-        rows = np.empty(0, np.int64)
-        while len(rows) < count:
-            # a few more than needed, since some are not usable: a second round is rare
-            drawn = self._draw_readable(count - len(rows) + count // 16 + 4, generator)
-            drawn = drawn[self.usable(drawn, stack)]
-            rows = np.concatenate([rows, drawn]) if len(rows) else drawn
-        return rows[:count]
+        kernel = compiled.kernel()
+        ends = np.cumsum(self.length) if len(self.length) > 1 else self.length
+        rows, found = np.empty(count, np.int64), 0
+        while found < count:
+            # A few more than needed, since some are not usable: a second round is rare. For less than 2^53 rows,
+            # floats are as good as `integers` and take half the time.
+            numbers = generator.random(count - found + count // 16 + 4)
+            if kernel is not None:
+                found += kernel.usable_rows(
+                    numbers,
+                    ends,
+                    self.length,
+                    self.oldest,
+                    self.timeline.is_step,
+                    self.timeline.episode_step,
+                    self.rows_per_env,
+                    stack,
+                    rows[found:],
+                )
+            else:
+                drawn = self._readable(numbers, ends)
+                drawn = drawn[self.usable(drawn, stack)][: count - found]
+                rows[found : found + len(drawn)] = drawn
+                found += len(drawn)
+        return rows
 
     def stack_rows(self, rows: Array, stack: int, ahead: int = 0) -> Array:
         """[n, stack + ahead] the rows of each stack, oldest first, and `ahead` rows more.
 
         Before the episode began, its first frame is repeated.
         """
+        if (kernel := compiled.kernel()) is not None:
+            index = np.empty((len(rows), stack + ahead), np.int64)
+            kernel.stack_rows(rows, self.timeline.episode_step, self.rows_per_env, stack, index)
+            return index
         offsets = np.arange(1 - stack, 1 + ahead)
         if stack > 1:
             offsets = np.maximum(offsets, -self.timeline.episode_step[rows][:, None])
@@ -108,11 +131,10 @@ class Extent:
         index = self.stack_rows(rows, stack) if stack > 1 else rows
         return nested_observation({name: column[index] for name, column in self.observation_columns.items()})
 
-    def _draw_readable(self, count: int, generator: np.random.Generator) -> Array:
-        # An env is filled from its first row on, and readable everywhere once it is full. For less than 2^53 rows,
-        # floats are as good as `integers` and take half the time.
-        ends = np.cumsum(self.length) if len(self.length) > 1 else self.length
-        ticket = (generator.random(count) * ends[-1]).astype(np.int64)
+    def _readable(self, numbers: Array, ends: Array) -> Array:
+        """The readable rows that numbers [n] in [0, 1) choose; `ends` [envs] counts those up to the end of each env."""
+        # an env is filled from its first row on, and readable everywhere once it is full
+        ticket = (numbers * ends[-1]).astype(np.int64)
         if len(ends) == 1:
             return ticket
         envs = np.searchsorted(ends, ticket, side="right")

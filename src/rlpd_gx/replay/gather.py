@@ -2,45 +2,53 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from types import ModuleType
+from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
+from rlpd_gx.replay import compiled
 from rlpd_gx.replay.extent import Extent
 from rlpd_gx.replay.samplers import Draw
+from rlpd_gx.replay.storage import as_bytes
 from rlpd_gx.replay.timeline import nested_observation
 from rlpd_gx.trees import Json
 from rlpd_gx.types import Array, Batch, SpanSteps
 
 
-@dataclass(frozen=True, eq=False)
-class Part:
+class Part(NamedTuple):
     """The rows of a batch that come from one source, minibatch after minibatch; its draw is flat, [n]."""
 
     extent: Extent
     is_online: bool
     draw: Draw
+    places: Array
+    """[n] where each row goes in the flat batch [U * B], ascending."""
 
 
-def assemble(
-    parts: Sequence[Part], order: Array | None, shape: tuple[int, int], *, stack: int, gamma: float
-) -> Batch:
-    """A batch of `shape` [U, B]; position i gets row `order[i]` of the concatenated parts."""
-    reader = _Reader(parts, order, shape)
+def assemble(parts: Sequence[Part], shape: tuple[int, int], *, stack: int, gamma: float) -> Batch:
+    """A batch of `shape` [U, B]; each place in it is that of one row of one part."""
+    reader = _Reader(parts, shape)
     rows = [part.draw.rows for part in parts]
     lengths = [part.draw.length for part in parts if part.draw.length is not None]
+    frames: Sequence[Array] = ()
     if lengths:
         after = [part.extent.shift(part.draw.rows, n) for part, n in zip(parts, lengths, strict=True)]
-        stacks = zip(reader.stacks(rows, stack), reader.stacks(after, stack), strict=True)
-        frames = [np.hstack(pair) for pair in stacks]
+        records = reader.records([np.stack(pair, axis=1) for pair in zip(rows, after, strict=True)])
+        target = _span_target(reader, lengths, stack, gamma)
+        if reader.needs_frames(stack):
+            stacks = zip(reader.stacks(rows, stack), reader.stacks(after, stack), strict=True)
+            frames = [np.hstack(pair) for pair in stacks]
     else:
-        # s and s' share all frames but one: [n, stack + 1]
-        frames = [part.extent.stack_rows(part.draw.rows, stack, ahead=1) for part in parts]
-    # the newest frames of both stacks: s itself and s', the last of all
-    records = reader.records([index[:, stack - 1 :: index.shape[1] - stack] for index in frames])
+        records, target = _steps(reader, gamma)
+        if reader.needs_frames(stack):
+            # s and s' share all frames but one: [n, stack + 1]
+            frames = [part.extent.stack_rows(part.draw.rows, stack, ahead=1) for part in parts]
     here, there = records[:, :, 0], records[:, :, 1]
-    target = _span_target(reader, lengths, stack, gamma) if lengths else _step_target(here, gamma)
     block = reader.observations(frames, records if stack == 1 else None)
     first, last = (slice(stack), slice(-stack, None)) if stack > 1 else (0, 1)
     return Batch(
@@ -51,25 +59,48 @@ def assemble(
         safe_set=here["safe_set"],
         next_safe_set=there["safe_set"],
         margin=here["margin"],
-        is_online=reader.join([np.full(len(part.draw.rows), part.is_online) for part in parts]),
-        row=reader.join(rows),
         **target,
     )
 
 
-def _step_target(here: Array, gamma: float) -> Json:
-    return {
-        "reward": here["reward"],
-        "discount": np.float32(gamma) * ~here["terminated"],
-        "terminated": here["terminated"],
-        "truncated": here["truncated"],
-        "unsafe_event": here["unsafe_event"],
-        "span_length": np.ones(here.shape, np.int64),
+def _steps(reader: _Reader, gamma: float) -> tuple[Array, Json]:
+    """Records [U, B, 2] of s and s', and targets of one step."""
+    if (kernel := compiled.kernel()) is not None:
+        records, target = _copied_steps(kernel, reader, gamma)
+    else:
+        records = reader.records([p.extent.stack_rows(p.draw.rows, 1, ahead=1) for p in reader.parts])
+        target = {
+            "row": reader.rows(),
+            "is_online": reader.is_online(),
+            "discount": np.float32(gamma) * ~records[:, :, 0]["terminated"],
+            "span_length": np.ones(reader.shape, np.int64),
+        }
+    here = records[:, :, 0]
+    for name in ("reward", "terminated", "truncated", "unsafe_event"):
+        target[name] = here[name]
+    return records, target
+
+
+def _copied_steps(kernel: ModuleType, reader: _Reader, gamma: float) -> tuple[Array, Json]:
+    """Records [U, B, 2] of s and s', and what is not in them, by one compiled loop over the rows of each part."""
+    shape, size = reader.shape, math.prod(reader.shape)
+    records = np.empty((*shape, 2), reader.parts[0].extent.storage.records.dtype)
+    row, span_length = np.empty(size, np.int64), np.empty(size, np.int64)
+    is_online, discount = np.empty(size, np.bool_), np.empty(size, np.float32)
+    outputs = (records.view(np.uint8).ravel(), row, is_online, discount, span_length)
+    for extent, of_online, draw, places in reader.parts:
+        source = (extent.storage.record_bytes, extent.timeline.terminated, extent.rows_per_env)
+        kernel.copy_steps(*source, draw.rows, places, of_online, float(gamma), *outputs)
+    return records, {
+        "row": row.reshape(shape),
+        "is_online": is_online.reshape(shape),
+        "discount": discount.reshape(shape),
+        "span_length": span_length.reshape(shape),
     }
 
 
 def _span_target(reader: _Reader, lengths: Sequence[Array], stack: int, gamma: float) -> Json:
-    draw, length = reader.parts[0].draw, reader.join(lengths)
+    draw, length = reader.parts[0].draw, reader.join(lengths, np.int64)
     places = np.arange(draw.horizon)
     # [n, horizon] the rows of each span, its last one repeated where it is shorter
     steps = [
@@ -86,6 +117,8 @@ def _span_target(reader: _Reader, lengths: Sequence[Array], stack: int, gamma: f
         "truncated": last["truncated"],
         "unsafe_event": records["unsafe_event"].any(axis=-1),
         "span_length": length,
+        "row": reader.rows(),
+        "is_online": reader.is_online(),
     }
     if draw.all_steps:
         if stack == 1:
@@ -108,19 +141,25 @@ class _Reader:
     """Reads rows [n, ...], given for each part, into arrays [U, B, ...]."""
 
     parts: Sequence[Part]
-    order: Array | None
     shape: tuple[int, int]
 
     def records(self, rows: Sequence[Array]) -> Array:
         """[U, B, ...] whole records."""
-        return self._take([part.extent.storage.records for part in self.parts], rows)
+        out = self._empty(self.parts[0].extent.storage.records, rows)
+        for part, index in zip(self.parts, rows, strict=True):
+            _copy_rows(part.extent.storage.records, part.extent.storage.record_bytes, index, part.places, out)
+        return self._shaped(out)
 
     def observations(self, rows: Sequence[Array], records: Array | None = None) -> dict[str, Array]:
         """[U, B, ...] observations by flat name; `records` are those at the same rows, if already read."""
         block = {}
         for name in self.parts[0].extent.observation_columns:
             if name in self.parts[0].extent.storage.large:
-                block[name] = self._take([part.extent.storage.large[name] for part in self.parts], rows)
+                out = self._empty(self.parts[0].extent.storage.large[name], rows)
+                for part, index in zip(self.parts, rows, strict=True):
+                    storage = part.extent.storage
+                    _copy_rows(storage.large[name], storage.large_bytes[name], index, part.places, out)
+                block[name] = self._shaped(out)
             else:
                 records = self.records(rows) if records is None else records
                 block[name] = records[name]
@@ -130,22 +169,40 @@ class _Reader:
         """[n, stack] rows of the stacks at rows [n] of each part."""
         return [p.extent.stack_rows(index, stack) for p, index in zip(self.parts, rows, strict=True)]
 
-    def join(self, values: Sequence[Array]) -> Array:
-        """[U, B] of values [n] of each part."""
-        return self._in_order(values[0] if len(values) == 1 else np.concatenate(values))
+    def needs_frames(self, stack: int) -> bool:
+        """Whether observations are not just a part of the records of s and s'."""
+        return stack > 1 or bool(self.parts[0].extent.storage.large)
 
-    def _take(self, columns: Sequence[Array], rows: Sequence[Array]) -> Array:
-        # The rows exist: any mode but "raise" lets numpy write into `out` without a second copy.
-        if len(rows) == 1:
-            return self._in_order(columns[0].take(rows[0], 0, mode="clip"))
-        out = np.empty((sum(map(len, rows)), *rows[0].shape[1:], *columns[0].shape[1:]), columns[0].dtype)
-        start = 0
-        for column, index in zip(columns, rows, strict=True):
-            column.take(index, 0, out[start : start + len(index)], "clip")
-            start += len(index)
-        return self._in_order(out)
+    def rows(self) -> Array:
+        """[U, B] the number of each row in its timeline."""
+        return self.join([part.draw.rows for part in self.parts], np.int64)
 
-    def _in_order(self, flat: Array) -> Array:
-        if self.order is not None:
-            flat = flat.take(self.order, 0)
+    def is_online(self) -> Array:
+        """[U, B] where each row comes from."""
+        return self.join([part.is_online for part in self.parts], np.bool_)
+
+    def join(self, values: Sequence[npt.ArrayLike], dtype: npt.DTypeLike) -> Array:
+        """[U, B] of values [n] of each part, or of one value for all its rows."""
+        out = np.empty(math.prod(self.shape), dtype)
+        for part, value in zip(self.parts, values, strict=True):
+            out[part.places] = value
+        return out.reshape(self.shape)
+
+    def _empty(self, column: Array, rows: Sequence[Array]) -> Array:
+        return np.empty((math.prod(self.shape), *rows[0].shape[1:], *column.shape[1:]), column.dtype)
+
+    def _shaped(self, flat: Array) -> Array:
         return flat.reshape(*self.shape, *flat.shape[1:])
+
+
+def _copy_rows(column: Array, column_bytes: Array, index: Array, places: Array, out: Array) -> None:
+    """`out[places] = column[index]`, where the rows of index [n, ...] exist and the places ascend."""
+    if (kernel := compiled.kernel()) is not None:
+        index = np.ascontiguousarray(index).reshape(len(index), -1)
+        kernel.copy_rows(column_bytes, index, places, out.view(np.uint8).ravel())
+    elif places[-1] - places[0] == len(places) - 1:
+        # any mode but "raise" lets numpy write into `out` without a second copy
+        column.take(index, 0, out[places[0] : places[-1] + 1], "clip")
+    else:
+        # as bytes: numpy assigns records one by one
+        as_bytes(out)[places] = as_bytes(column.take(index, 0, mode="clip"))

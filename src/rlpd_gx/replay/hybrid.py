@@ -1,15 +1,17 @@
 """Hybrid data: every minibatch holds an exact number of online rows, the rest is offline."""
 
+import math
 from dataclasses import asdict, dataclass
 
 import numpy as np
 
 from rlpd_gx import trees
 from rlpd_gx.errors import GxError
+from rlpd_gx.replay import compiled
 from rlpd_gx.replay.extent import Extent
 from rlpd_gx.replay.gather import Part, assemble
 from rlpd_gx.replay.ring import Ring
-from rlpd_gx.replay.samplers import Sampler
+from rlpd_gx.replay.samplers import Draw, Sampler
 from rlpd_gx.replay.timeline import Timeline
 from rlpd_gx.trees import Json, JsonMapping, Tree
 from rlpd_gx.types import Array, Batch
@@ -62,6 +64,8 @@ class Hybrid:
         self._sampler, self._generator = sampler, generator
         self._batch_size, self._updates, self.stack, self._gamma = batch_size, updates, stack, gamma
         self._carry = 0
+        self._placed_for: list[int] = []  # the counts that `_placed` was computed for: they change rarely
+        compiled.kernel()  # so that no sample waits for it
 
     def sample(self, online_ratio: float, interval: int = 1) -> Batch:
         """A block [updates, batch_size, ...] with a fraction `online_ratio` of online rows in each minibatch.
@@ -79,16 +83,19 @@ class Hybrid:
         # without offline data to replace them, the existing rows are drawn more than once
         online = wanted if self._offline is None else [min(count, available) for count in wanted]
         offline = [self._batch_size - count for count in online]
+        of_online, of_offline = self._places(online)
         parts = []
         if self.online is not None and any(online):
-            parts.append(self._draw(self.online.extent, online, interval, is_online=True))
+            draw = self._draw(self.online.extent, online, interval)
+            parts.append(Part(self.online.extent, True, draw, of_online))
         if self._offline is not None and any(offline):
-            parts.append(self._draw(self._offline, offline, interval, is_online=False))
-        self.counts.online += sum(online)
-        self.counts.offline += sum(offline)
-        self.counts.missing_online += sum(wanted) - sum(online)
-        order = self._order(online) if len(parts) > 1 and self._updates > 1 else None
-        return assemble(parts, order, (self._updates, self._batch_size), stack=self.stack, gamma=self._gamma)
+            draw = self._draw(self._offline, offline, interval)
+            parts.append(Part(self._offline, False, draw, of_offline))
+        shape, of_them_online = (self._updates, self._batch_size), sum(online)
+        self.counts.online += of_them_online
+        self.counts.offline += math.prod(shape) - of_them_online
+        self.counts.missing_online += sum(wanted) - of_them_online
+        return assemble(parts, shape, stack=self.stack, gamma=self._gamma)
 
     def state(self) -> Json:
         """Carried remainder, counts and generator as JSON values; the ring is saved separately."""
@@ -129,22 +136,21 @@ class Hybrid:
                 raise GxError("the online ring holds no step yet, and there is no offline data to begin with")
         return available
 
-    def _draw(self, extent: Extent, counts: list[int], interval: int, *, is_online: bool) -> Part:
+    def _draw(self, extent: Extent, counts: list[int], interval: int) -> Draw:
         """Rows of one source, `counts` [updates] of them for each minibatch."""
         most = max(counts)
         draw = self._sampler.draw(extent, (self._updates, most), interval, self.stack, self._generator)
         draw = draw.flat(None if min(counts) == most else np.arange(most) < np.array(counts)[:, None])
         if draw.filled is not None:
             self.counts.filled += int(np.count_nonzero(draw.filled))
-        return Part(extent, is_online, draw)
+        return draw
 
-    def _order(self, online: list[int]) -> Array:
-        """[updates * batch_size] which row goes where, with all online rows before all offline ones."""
-        is_online = (np.arange(self._batch_size) < np.array(online)[:, None]).ravel()
-        order = np.empty(len(is_online), np.int64)
-        order[is_online] = np.arange(sum(online))
-        order[~is_online] = np.arange(sum(online), len(is_online))
-        return order
+    def _places(self, online: list[int]) -> tuple[Array, Array]:
+        """Where the online and the offline rows of all minibatches go in the flat batch [updates * batch_size]."""
+        if online != self._placed_for:
+            is_online = np.arange(self._batch_size) < np.array(online)[:, None]
+            self._placed_for, self._placed = online, (np.flatnonzero(is_online), np.flatnonzero(~is_online))
+        return self._placed
 
 
 def _plain(part: Tree) -> Tree:

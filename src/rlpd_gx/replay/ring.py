@@ -178,8 +178,7 @@ class Ring:
 
     def _by_env(self) -> dict[str, Array]:
         """The memory of the ring as arrays [envs, rows_per_env, ...]."""
-        record_bytes = self.storage.records.view(np.uint8).reshape(len(self.timeline), -1)
-        arrays = {"records": record_bytes, **self.storage.large}
+        arrays = {"records": self.storage.record_bytes, **self.storage.large}
         return {name: array.reshape(self.num_envs, -1, *array.shape[1:]) for name, array in arrays.items()}
 
     def _chosen(self, where: npt.ArrayLike | None, name: str = "where") -> Array:

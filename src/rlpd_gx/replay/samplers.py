@@ -6,7 +6,7 @@ A sampler uses storage only through the `Extent` it draws from. `interval` is De
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Literal, NamedTuple, Protocol
 
 import numpy as np
 from numpy.random import Generator
@@ -19,8 +19,7 @@ Probability = Callable[[Observation, Array, Array], Array]
 """(observation, executed_action, safe_set), each [n, ...] -> the policy's probability of that action [n]."""
 
 
-@dataclass(frozen=True, eq=False)
-class Draw:
+class Draw(NamedTuple):
     """Rows for U minibatches of n each, and how long their targets are."""
 
     rows: Array
@@ -36,13 +35,14 @@ class Draw:
 
     def flat(self, kept: Array | None) -> "Draw":
         """The rows where `kept` [U, n] (None: all), in one dimension."""
-
-        def pick(field: Array) -> Array:
-            return field.ravel() if kept is None else field[kept]
-
-        filled = None if self.filled is None else pick(self.filled)
-        length = None if self.length is None else pick(self.length)
-        return Draw(pick(self.rows), filled, length, self.horizon, self.all_steps)
+        rows, filled, length, horizon, all_steps = self
+        if kept is None:
+            filled = None if filled is None else filled.ravel()
+            length = None if length is None else length.ravel()
+            return Draw(rows.ravel(), filled, length, horizon, all_steps)
+        filled = None if filled is None else filled[kept]
+        length = None if length is None else length[kept]
+        return Draw(rows[kept], filled, length, horizon, all_steps)
 
 
 class Sampler(Protocol):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
@@ -29,6 +30,16 @@ class Storage:
     """[n] of `record_dtype`."""
     large: Mapping[str, Array]
     """Columns [n, ...] of large observations, by flat name."""
+
+    @cached_property
+    def record_bytes(self) -> Array:
+        """[n, bytes] the records."""
+        return as_bytes(self.records)
+
+    @cached_property
+    def large_bytes(self) -> dict[str, Array]:
+        """[n, bytes] the columns of large observations."""
+        return {name: as_bytes(column) for name, column in self.large.items()}
 
     @classmethod
     def allocate(cls, layout: Layout, rows: int, path: str | os.PathLike[str] | None = None) -> Storage:
@@ -63,6 +74,11 @@ class Storage:
     def _of(cls, layout: Layout, records: Array, large: Mapping[str, Array]) -> Storage:
         columns = {name: large[name] if name in large else records[name] for name in layout.columns()}
         return cls(Timeline.from_columns(columns), records, large)
+
+
+def as_bytes(rows: Array) -> Array:
+    """The memory of contiguous rows [n, ...] as [n, bytes]."""
+    return rows.view(np.uint8).reshape(len(rows), -1)
 
 
 def record_dtype(layout: Layout) -> DType:

@@ -5,6 +5,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
+from importlib import import_module
 from types import ModuleType
 from typing import NamedTuple
 
@@ -37,20 +38,25 @@ def kernel() -> ModuleType | None:
     on a machine compiles it, which takes half a minute. A Guardian makes that call when it is constructed, so no
     verdict waits for it.
     """
+    return load("rlpd_gx.safe_sets.kernel", COMPILING)
+
+
+def load(name: str, note: str) -> ModuleType | None:
+    """A module of compiled functions, warmed up, or None without numba. `note` is printed if it has to be compiled."""
     if os.environ.get("NUMBA_DISABLE_JIT", "0") not in ("", "0"):
         return None
     try:
-        from rlpd_gx.safe_sets import kernel
+        module = import_module(name)
     except ImportError:
         return None
-    with announced():
-        kernel.warm_up()
-    return kernel
+    with announced(note):
+        module.warm_up()
+    return module
 
 
 @contextmanager
-def announced() -> Iterator[None]:
-    """Says so before numba compiles anything in it; what comes from the cache is not compiled."""
+def announced(note: str) -> Iterator[None]:
+    """Prints the note before numba compiles anything in it; what comes from the cache is not compiled."""
     from numba.core import event
 
     class Once(event.Listener):
@@ -58,7 +64,7 @@ def announced() -> Iterator[None]:
 
         def on_start(self, event: object) -> None:
             if not self.said:
-                print(COMPILING, file=sys.stderr, flush=True)
+                print(note, file=sys.stderr, flush=True)
             self.said = True
 
         def on_end(self, event: object) -> None:

@@ -231,6 +231,8 @@ class ConvexSet(SafeSet):
         axes = self.parameters.values()
         if len({v.shape[: v.ndim - len(own)] for v, own in zip(values, axes, strict=True)}) > 1:
             values = self._spread(self.batch_shape)
+        if type(index) is int:  # `...`: a threshold stays an array, since converting a number is slow
+            return type(self)(*[v[index, ...] for v in values])
         return type(self)(*[v[index] for v in values])
 
     def __getstate__(self) -> dict[str, object]:  # compiled functions stay in this process

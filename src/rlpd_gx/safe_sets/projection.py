@@ -63,7 +63,7 @@ def nearest_after_cast(a: Array, sets: Problems, thorough: bool = True) -> Neare
     if answers is None:
         return _reference(a, sets.at(index_range(len(a), a)), thorough)
     point, status, proof = answers
-    point = point.astype(a.dtype)
+    point = point.astype(a.dtype, copy=False)
     found, empty = status <= compiled.MOVED, np.zeros(len(a), dtype=bool)
     if not found.all():
         (lost,) = np.nonzero(status == compiled.EMPTY)
