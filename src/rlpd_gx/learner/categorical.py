@@ -96,12 +96,14 @@ class Guarded:
             return None
         code = np.ascontiguousarray(code)
         keys = code.view(f"V{code.shape[-1] * code.itemsize}")[:, 0].tolist()
-        if not all(key in self._known for key in keys):
+        found = list(map(self._known.get, keys))
+        if None in found:
             if len(self._known) > MOST_MASKS:
                 self._known, self._table = {}, None
             self._learn(code, keys, self.spec)
+            found = list(map(self._known.get, keys))
         assert self._table is not None
-        rows = self._tensor(np.array([self._known[key] for key in keys]))
+        rows = self._tensor(np.array(found))
         actions, tested, corrected = self._table
         return Allowed(actions[rows], tested[rows], None if corrected is None else corrected[rows])
 
