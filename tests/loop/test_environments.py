@@ -75,11 +75,23 @@ def test_events_that_a_rule_module_tells_are_counted() -> None:
     assert environments.finished[0].unsafe_events == 1
 
 
+@pytest.mark.parametrize("watched", [False, True])
+def test_episodes_are_counted_where_they_end(watched: bool) -> None:
+    environments, tally = _environments(only_one, unsafe_event=lambda *step: True), gx.Tally()
+    environments.watched = watched
+    for episode in range(2):
+        for _ in range(3):
+            count(tally, environments.step(np.array([episode])), environments, 0.05)
+        environments.reset(np.ones(1, bool))
+    assert (tally.episodes, tally.episodes_corrected) == (2, 1)
+    assert (tally.episodes_watched, tally.episodes_with_unsafe_event) == ((2, 2) if watched else (0, 0))
+
+
 @pytest.mark.parametrize("rules", [[lazy, only_one], [only_one, lazy]])
 def test_a_rule_that_was_not_asked_hides_nothing(rules: Any) -> None:
-    outcome = _environments(rules, mode="monitor").step(np.array([0]))
-    tally = gx.Tally()
-    count(tally, outcome, 0.05)
+    environments, tally = _environments(rules, mode="monitor"), gx.Tally()
+    outcome = environments.step(np.array([0]))
+    count(tally, outcome, environments, 0.05)
     assert (tally.forbidden_proposals, tally.forbidden_executed) == (1, 1)
     assert outcome.margin[0] < 0
 

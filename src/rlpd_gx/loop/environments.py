@@ -99,10 +99,14 @@ class Environments:
         stack: int,
         example: SafeSet | None,
         described: Guardian | None = None,
+        *,
+        watched: bool = False,
     ) -> None:
         self.members = [Member(env, i, described) for i, env in enumerate(envs)]
         self.encode, self.stack, self.example, self.described = encode, stack, example, described
         self.actions = ActionView(envs[0].action_space)
+        self.watched = watched
+        """Whether anything looks for unsafe events."""
         self.finished: list[Episode] = []
         """Episodes that ended in the last step."""
 

@@ -68,12 +68,15 @@ def evaluate(
             sets = environments.safe_sets() if needs_sets else None
             proposed = learner.act(environments.observation, sets, explore=sample, generator=generator)
             transition = environments.step(proposed, sets)
-            count(result.tally, transition, near_miss)
+            count(result.tally, transition, environments, near_miss)
             result.episodes += environments.finished
     return result
 
 
-def count(tally: Tally, transition: Transition, near_miss: float) -> None:
-    """Add the executed steps of a transition to a tally."""
+def count(tally: Tally, transition: Transition, environments: Environments, near_miss: float) -> None:
+    """Add the executed steps of a transition to a tally, and the episodes that ended with it."""
     for i in np.flatnonzero(transition.executed).tolist():
         tally.add(transition.verdicts[i], near_miss, unsafe_event=bool(transition.unsafe_event[i]))
+    for done in environments.finished:
+        events = done.unsafe_events if environments.watched else None
+        tally.end_episode(corrected=done.corrections > 0, unsafe_events=events)

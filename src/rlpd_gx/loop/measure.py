@@ -134,7 +134,7 @@ class PolicySubject:
                         found.visited, stride = found.visited[::2], 2 * stride
                 steps += 1
                 rewards += [float(transition.reward[0])] * bool(transition.executed[0])
-                count(found.tally, transition, self._near_miss(environments))
+                count(found.tally, transition, environments, self._near_miss(environments))
                 found.episodes += environments.finished
             found.rewards.append(np.array(rewards))
         return found

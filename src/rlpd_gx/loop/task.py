@@ -201,7 +201,14 @@ class Task:
     def environments(self, envs: Sequence[gym.Env]) -> Environments:
         """Environments of this task, stepped together."""
         example = self.example
-        return Environments(envs, self.encode, example.stack, example.safe_set, example.described)
+        return Environments(
+            envs,
+            self.encode,
+            example.stack,
+            example.safe_set,
+            example.described,
+            watched=self.watches_unsafe_events,
+        )
 
     def device(self) -> str:
         """What the learner runs on."""

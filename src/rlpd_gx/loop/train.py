@@ -20,6 +20,7 @@ from rlpd_gx.guardian import Audit, GuardedEnv
 from rlpd_gx.learner import Diverged, QLearner
 from rlpd_gx.learner.inspection import values_and_targets
 from rlpd_gx.learner.q_learner import returns_to_go
+from rlpd_gx.loop.environments import Environments
 from rlpd_gx.loop.evaluate import Evaluation, count, evaluate
 from rlpd_gx.loop.probes import probe_set
 from rlpd_gx.loop.run_folder import RunFolder
@@ -158,7 +159,7 @@ class Trainer:
     def store(self, transition: Transition) -> None:
         """Write the step to the replay buffer, count it, and reset where episodes ended."""
         self.online.add(self.guard.stored(transition))
-        self.window.stepped(transition, self.near_miss)
+        self.window.stepped(transition, self.environments, self.near_miss)
         for done in self.environments.finished:
             self.last_score = done.score
             values = asdict(done)
@@ -359,10 +360,10 @@ class Window:
         self.sums: dict[str, float] = {}
         self.updates = 0
 
-    def stepped(self, transition: Transition, near_miss: float) -> None:
+    def stepped(self, transition: Transition, environments: Environments, near_miss: float) -> None:
         """Count a step of every environment."""
         for tally in (self.tally, self.total):
-            count(tally, transition, near_miss)
+            count(tally, transition, environments, near_miss)
 
     def learned(self, metrics: dict[str, float]) -> None:
         """Add up the metrics of a block of updates."""
