@@ -48,17 +48,24 @@ def table() -> str:
     """For each code, guard and variant: the mean of all games of each run, late training and evaluation together."""
     rows: list[Json] = [json.loads(line) for line in TRIED.read_text().splitlines()]
     lines = []
-    for code in dict.fromkeys(row["code"] for row in rows):
-        lines.append(code)
-        here = [row for row in rows if row["code"] == code]
+    for code, steps in dict.fromkeys((row["code"], row["steps"]) for row in rows):
+        lines.append(f"{code}, {steps:,} steps")
+        here = [row for row in rows if (row["code"], row["steps"]) == (code, steps)]
         for guard, variant in dict.fromkeys((row["guard"], row["variant"]) for row in here):
             runs = [row for row in here if (row["guard"], row["variant"]) == (guard, variant)]
-            cells = [
-                f"{r['game']} {np.mean(r['returns'] + r['late_training_games']):.0f} (seed {r['seed']})"
-                for r in runs
-            ]
-            lines.append(f"  {guard:9} {variant:20} {', '.join(cells)}")
+            cells = [_cell([r for r in runs if r["game"] == game]) for game in GAMES]
+            lines.append(f"  {guard:9} {variant:20} {'; '.join(filter(None, cells))}")
     return "\n".join(lines)
+
+
+def _cell(runs: list[Json]) -> str:
+    """`Assault 476, 505 (seeds 11, 12)`."""
+    if not runs:
+        return ""
+    runs = sorted(runs, key=lambda row: row["seed"])
+    scores = ", ".join(f"{np.mean(row['returns'] + row['late_training_games']):.0f}" for row in runs)
+    seeds = ", ".join(str(row["seed"]) for row in runs)
+    return f"{runs[0]['game']} {scores} (seed{'s' * (len(runs) > 1)} {seeds})"
 
 
 def main() -> None:

@@ -24,7 +24,7 @@ OURS = "RLPD-GX"
 UNGUARDED = "RLPD-GX without a guard"
 AHEAD, RANDOM_AHEAD = "RLPD-GX, look-ahead", "random policy, look-ahead"
 # The preset that people use; the ablation takes the paper's curricula apart. It was taken after seeing one run each of
-# Pong and Breakout (seed 0), not on the games of tuning: docs/results.md.
+# Pong and Breakout (seed 0), and then tested against `full` on the games of tuning: docs/results.md.
 OUR_LEARNER = "rlpd-gx"
 TABLES = {  # what the guard may use -> the learner, and a random policy under the same guard
     "no guard": (Variant(UNGUARDED, OUR_LEARNER, {"guard": "none"}),),
