@@ -40,12 +40,19 @@ TASKS: dict[str, dict[str, Any]] = {
         "steps": 90, "evaluate_every": 0,
     },
     "atari": {"env": "Atari/Pong-ram", "env_kwargs": '{"max_steps": 120}'},
+    "compiled": {
+        "env": "Probe/LureDiscrete-v0", "rules": "rlpd_gx.envs.probes:lure_mask", "compile": True,
+    },
+    "compiled, continuous": {
+        "env": "Hopper-v5", "rules": "rlpd_gx.envs.mujoco:power", "compile": True,
+    },
 }  # fmt: skip
 
 
 def _command(out: Path, task: str) -> list[str]:
     values = TINY | TASKS[task]
-    flags = [f"--{name.replace('_', '-')}={value}" for name, value in values.items()]
+    named = {name.replace("_", "-"): value for name, value in values.items()}
+    flags = [f"--{name}" if value is True else f"--{name}={value}" for name, value in named.items()]
     return [sys.executable, "-m", "rlpd_gx", "train", f"--out={out}", *flags]
 
 
@@ -66,7 +73,11 @@ def _rows(out: Path) -> int:
     return file.read_bytes().count(b"\n") if file.exists() else 0
 
 
-@pytest.mark.parametrize("task", TASKS)
+def _marked(task: str) -> Any:
+    return pytest.param(task, marks=pytest.mark.long) if "compile" in TASKS[task] else task
+
+
+@pytest.mark.parametrize("task", [_marked(task) for task in TASKS])
 def test_killed_at_random_moments_it_ends_the_same(tmp_path: Path, task: str) -> None:
     whole, killed = tmp_path / "whole", tmp_path / "killed"
     subprocess.run(_command(whole, task), check=True, capture_output=True)
