@@ -177,6 +177,13 @@ def test_what_nobody_watched_is_not_called_none(tmp_path):
     assert counts(tmp_path)["Unsafe episodes"] == ["0 of 80"]
 
 
+def test_a_guard_that_only_prices_actions_has_no_corrections(tmp_path):
+    write(tmp_path, result=RESULT | {"guard": "lagrangian", "corrects": False})
+    assert counts(tmp_path)["Corrections"] == ["corrects nothing", "corrects nothing"]
+    write(tmp_path, result=RESULT | {"corrects": True})
+    assert "corrects nothing" not in counts(tmp_path)["Corrections"]
+
+
 def test_what_was_inevitable_stands_beside_what_was_executed(tmp_path):
     training = RESULT["training"] | {"forbidden_executed": 3, "inevitable": 2}
     run = data(write(tmp_path, result=RESULT | {"training": training}))["overview"]["runs"][0]

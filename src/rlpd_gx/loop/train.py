@@ -286,7 +286,7 @@ class Trainer:
         audits = self.audits()
         return {
             "env": run.env, "preset": self.task.config.preset, "guard": run.guard if run.rules else "no rules",
-            "unsafe_events_watched": self.watches_unsafe_events,
+            "unsafe_events_watched": self.watches_unsafe_events, "corrects": self.corrects,
             "seed": run.seed, "steps": self.step, "updates": self.updates,
             "training": {"steps": self.step, **self.window.total.as_dict()},
             "evaluation": self.last_evaluation.row(),

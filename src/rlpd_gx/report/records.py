@@ -45,6 +45,13 @@ class Run:
         return str(self.result.get("guard") or self.config.get("guard") or "guardian")
 
     @property
+    def corrects(self) -> bool:
+        """Whether the guard may execute another action than the proposed one."""
+        if isinstance(known := self.result.get("corrects"), bool):
+            return known
+        return self.guard not in ("none", "no rules")
+
+    @property
     def watches_unsafe_events(self) -> bool:
         """Whether unsafe events were looked for."""
         if isinstance(watched := self.result.get("unsafe_events_watched"), bool):

@@ -23,8 +23,8 @@ def count(run: Run, counts: JsonMapping, key: str) -> str:
     """A count in words."""
     if key == "unsafe_events" and not run.watches_unsafe_events:
         return "not watched"
-    if key in ("corrections", "fallback") and run.guard in ("none", "no rules"):
-        return "no guard"
+    if key in ("corrections", "fallback") and not run.corrects:
+        return "no guard" if run.guard in ("none", "no rules") else "corrects nothing"
     if key not in ("steps", "unsafe_events") and run.guard == "no rules":
         return "no rules"
     value = counts.get(key)
