@@ -123,7 +123,22 @@ def test_an_ablation_of_few_games_claims_nothing():
         verdicts = {v.claim: v for v in chapter(find("ablation"), Rows(rows)).verdicts}
         found = verdicts["The order of importance is Guardian > DTS > DSS"]
         assert found.word == word
-        assert ("3 games of at least 4 are complete" in found.reason) == (games == 3)
+        assert ("a claim needs 4 games" in found.reason) == (games == 3)
     without_one = [row for row in rows if (row["game"], row["seed"]) != (ablation.GAMES[0], 4)]
     words = {v.word for v in chapter(find("ablation"), Rows(without_one)).verdicts}
     assert words == {Word.UNDECIDED, Word.IMPOSSIBLE}
+
+
+def test_one_seed_in_each_of_many_games_claims_nothing():
+    rows = Rows(made_rows("shield", lambda game, v: 100, games=ablation.GAMES, seeds=1))
+    assert {v.word for v in find("shield").show(rows).verdicts} == {Word.UNDECIDED}
+
+
+def test_a_claim_does_not_wait_for_variants_it_is_not_about():
+    def score(game, variant):
+        return 10_000.0 if variant == "RLPD-GX" else 1.0
+
+    rows = made_rows("atari100k", score)
+    begun = [row for row in rows if row["table"] != "privileged look-ahead" or row["seed"] == 0]
+    words = {v.claim: v.word for v in chapter(find("atari100k"), Rows(begun)).verdicts}
+    assert words["Normalised median 1.25 (RAM rules)"] == Word.CONFIRMED

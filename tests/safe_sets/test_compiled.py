@@ -54,7 +54,7 @@ def test_compiling_is_announced_once_and_loading_is_not(tmp_path):
     module = "import numba\n@numba.njit(cache=True)\ndef double(x):\n    return 2 * x\n"
     (tmp_path / "small.py").write_text(module)
     script = (
-        "from rlpd_gx.safe_sets.compiled import announced\nimport small\n"
+        "from rlpd_gx.compilers import announced\nimport small\n"
         "with announced('compiling'):\n    small.double(1.0), small.double(1), small.double(2.0)\n"
     )
     paths = os.pathsep.join([str(tmp_path), *filter(None, sys.path)])

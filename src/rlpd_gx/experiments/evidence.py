@@ -17,6 +17,7 @@ from rlpd_gx.trees import Json
 from rlpd_gx.types import Array
 
 SEEDS_FOR_A_CLAIM = 5
+GAMES_FOR_A_CLAIM = 4  # where the claim is about games in general, not about one
 RESAMPLES = 2_000
 Points = Mapping[str, Sequence[float]]  # game -> the value of each seed
 Value = Callable[[Json], float | None]  # a number of a row
@@ -142,12 +143,16 @@ def mean(points: Sequence[float]) -> Interval:
     return Interval(float(values.mean()), *_interval(drawn))
 
 
+def paired(a: Points, b: Points) -> list[tuple[Sequence[float], Sequence[float]]]:
+    """The seeds of both in each game that both have."""
+    return [(a[game], b[game]) for game in a if game in b]
+
+
 def improvement(a: Points, b: Points) -> Interval:
     """Probability that a seed of `a` is above one of `b`, mean over the games of both (ties count half)."""
-    games = [game for game in a if game in b]
-    if not games:
+    pairs = [(np.asarray(x, np.float64), np.asarray(y, np.float64)) for x, y in paired(a, b)]
+    if not pairs:
         return Interval(np.nan)
-    pairs = [(np.asarray(a[game], np.float64), np.asarray(b[game], np.float64)) for game in games]
     value = float(np.mean([_above(x[None], y[None]) for x, y in pairs]))
     if min(min(len(x), len(y)) for x, y in pairs) < SEEDS_FOR_A_CLAIM:
         return Interval(value)
@@ -188,19 +193,27 @@ def judged(claim: str, interval: Interval, threshold: float, what: str) -> Verdi
     return Verdict(word, claim, f"{what} {interval.value:.3g} ({known})")
 
 
-def better(claim: str, a: Points, b: Points) -> Verdict:
+def better(claim: str, a: Points, b: Points, *, least_games: int = 1) -> Verdict:
     """The verdict on "a is above b"."""
-    return judged(claim, improvement(a, b), 0.5, f"probability of improvement{_over(a, b)}")
+    return _compared(claim, a, b, improvement(a, b), "probability of improvement", least_games)
 
 
-def lower(claim: str, a: Points, b: Points) -> Verdict:
+def lower(claim: str, a: Points, b: Points, *, least_games: int = 1) -> Verdict:
     """The verdict on "a is below b"."""
-    return judged(claim, improvement(b, a), 0.5, f"probability of a lower value{_over(a, b)}")
+    return _compared(claim, a, b, improvement(b, a), "probability of a lower value", least_games)
 
 
-def _over(a: Points, b: Points) -> str:
-    shared = [game for game in a if game in b]
-    return f" over {len(shared)} games" if len(shared) > 1 else f" in {shared[0]}" if shared else ""
+def _compared(claim: str, a: Points, b: Points, found: Interval, what: str, least_games: int) -> Verdict:
+    games = [game for game in a if game in b]
+    where = f" over {len(games)} games" if len(games) > 1 else f" in {games[0]}" if games else ""
+    return of_enough_games(judged(claim, found, 0.5, what + where), len(games), least_games)
+
+
+def of_enough_games(verdict: Verdict, games: int, least: int) -> Verdict:
+    """The verdict, or that it is undecided where it rests on fewer games."""
+    if games >= least or verdict.word not in (Word.CONFIRMED, Word.NOT_CONFIRMED):
+        return verdict
+    return Verdict(Word.UNDECIDED, verdict.claim, f"a claim needs {least} games; so far {verdict.reason}")
 
 
 def against_each(

@@ -3,12 +3,12 @@
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
+from rlpd_gx.compilers import has_cpp_compiler
 from rlpd_gx.config import Settings
 from rlpd_gx.errors import GxError
 from rlpd_gx.experiments.evidence import Rows
 from rlpd_gx.experiments.plan import Planned
 from rlpd_gx.experiments.reported import GAMES
-from rlpd_gx.learner.networks import can_compile
 from rlpd_gx.report.chapter import Figure, Table, Verdict
 from rlpd_gx.trees import Json
 
@@ -56,7 +56,7 @@ SCALES = {
         {"max_episode_steps": 40},
         {"episodes": 1, "states": 3, "horizon": 15},
     ),
-    "cpu": Scale("cpu", 5, "objects", {"compile": can_compile()}),
+    "cpu": Scale("cpu", 5, "objects", {"compile": has_cpp_compiler()}),
     "paper": Scale(  # the paper's observation, and RLPD's network
         "paper", 5, "pixels", {"ensemble_size": 10, "hidden_sizes": (256, 256), "utd": 1.0}
     ),
@@ -116,8 +116,6 @@ class Experiment:
     about: str
     plan: Callable[[Request], list[Planned]]
     show: Callable[[Rows], Findings]
-    least_games: int = 1
-    """Games with five seeds of every variant before anything is claimed."""
 
 
 def atari_runs(

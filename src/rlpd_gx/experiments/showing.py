@@ -8,7 +8,7 @@ import numpy as np
 from rlpd_gx.experiments import evidence, reported
 from rlpd_gx.experiments.evidence import Curve, Interval, Rows, Value
 from rlpd_gx.experiments.experiment import Experiment
-from rlpd_gx.report.chapter import Chapter, Figure, Table, Verdict, Word
+from rlpd_gx.report.chapter import Chapter, Figure, Table
 from rlpd_gx.report.charts import COLOURS, Bars, Series, number
 from rlpd_gx.trees import Json
 
@@ -23,25 +23,10 @@ def chapter(experiment: Experiment, rows: Rows) -> Chapter:
         for scale in rows.labels("scale")
     ]
     commands += [row["command"] for row in rows.rows[:1]]
-    verdicts = [_for_enough_games(verdict, rows, experiment.least_games) for verdict in found.verdicts]
     return Chapter(
-        experiment.name, experiment.title, experiment.about, verdicts, [*found.tables], [*found.figures],
+        experiment.name, experiment.title, experiment.about, [*found.verdicts], [*found.tables], [*found.figures],
         facts(rows), commands, notes(rows),
     )  # fmt: skip
-
-
-def _for_enough_games(verdict: Verdict, rows: Rows, least: int) -> Verdict:
-    """Undecided, while fewer games than that have five seeds of every variant."""
-    variants = rows.labels("variant")
-    complete = [
-        game
-        for game in rows.games
-        if all(len(rows.of(game=game, variant=v).rows) >= evidence.SEEDS_FOR_A_CLAIM for v in variants)
-    ]
-    if len(complete) >= least or verdict.word not in (Word.CONFIRMED, Word.NOT_CONFIRMED):
-        return verdict
-    reason = f"{len(complete)} games of at least {least} are complete; so far: {verdict.reason}"
-    return Verdict(Word.UNDECIDED, verdict.claim, reason)
 
 
 def cell(points: Sequence[float]) -> str:

@@ -32,7 +32,11 @@ class Adam:
     def step(self, loss: Tensor, minibatch: int) -> None:
         """Descend the loss; raises `Diverged` if it or its gradient is not finite."""
         if not self.descend(loss):
-            raise Diverged(f"the loss of the {self.name} or its gradient", minibatch)
+            raise self.diverged(minibatch)
+
+    def diverged(self, minibatch: int) -> Diverged:
+        """What to raise where `descend` said no."""
+        return Diverged(f"the loss of the {self.name} or its gradient", minibatch)
 
     def descend(self, loss: Tensor) -> Tensor:
         """Descend the loss, also inside a compiled graph; says whether it and its gradient were finite.

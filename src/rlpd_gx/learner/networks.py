@@ -2,7 +2,6 @@
 
 import math
 import os
-import shutil
 from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 from typing import Any, TypeVar
@@ -13,6 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from rlpd_gx.compilers import has_cpp_compiler
 from rlpd_gx.errors import GxError
 from rlpd_gx.files import user_cache
 from rlpd_gx.trees import named_leaves
@@ -135,14 +135,9 @@ class PixelEncoder(nn.Module):
 Encoder = FlatEncoder | PixelEncoder
 
 
-def can_compile() -> bool:
-    """Whether there is a C++ compiler, which `compiled` needs on a CPU."""
-    return any(map(shutil.which, (os.environ.get("CXX", ""), "g++", "clang++")))
-
-
 def compiled(function: Function, device: torch.device) -> Function:
     """The function as one graph of torch; what was compiled is kept for later processes."""
-    if device.type == "cpu" and not can_compile():
+    if device.type == "cpu" and not has_cpp_compiler():
         raise GxError("compile needs a C++ compiler, and there is no g++ or clang++; leave the setting out")
     os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(user_cache("compiled")))
     torch._dynamo.config.trace_autograd_ops = True  # the graph may hold its gradient

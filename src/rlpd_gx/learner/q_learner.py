@@ -208,7 +208,7 @@ class QLearner(ABC, Generic[Policy]):
         return reward + torch.where(discount > 0, discount * value, 0.0)
 
     @torch.no_grad()
-    def _made(self, after: Following | Tensor) -> Tensor:
+    def _target_from(self, after: Following | Tensor) -> Tensor:
         """The targets [B]: r + gamma V(s'), unless they are given."""
         if isinstance(after, Tensor):
             return after

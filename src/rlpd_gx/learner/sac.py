@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 
 from rlpd_gx.config import LearnerConfig
-from rlpd_gx.learner.adam import Diverged
 from rlpd_gx.learner.networks import Encoder, Observed, encoder_for
 from rlpd_gx.learner.q_learner import (
     Following,
@@ -155,7 +154,7 @@ class Sac(QLearner[Policy], Generic[Policy, Next]):
             self._return_of_data(batch),
         )
         if not finite:
-            raise Diverged("the loss of the critic or its gradient", number)
+            raise self.optimisers["critic"].diverged(number)
         return metrics
 
     def _learn(
@@ -167,7 +166,7 @@ class Sac(QLearner[Policy], Generic[Policy, Next]):
         floor: Tensor | None,
     ) -> tuple[dict[str, Tensor], Tensor]:
         """One step of the critics: metrics, and whether all was finite."""
-        target = self._made(following)
+        target = self._target_from(following)
         values, unseen = self._values(self.critic["encoder"](observation), action, others)
         error = values - target
         loss = error.square().mean(dim=1).sum()
@@ -205,7 +204,7 @@ class Sac(QLearner[Policy], Generic[Policy, Next]):
 
     def _target(self, batch: Batch[Tensor], next_policy: Next) -> Tensor:
         """r + gamma V(s') [B], or its corrected multi-step form."""
-        return self._made(self._following(batch, next_policy))
+        return self._target_from(self._following(batch, next_policy))
 
     @torch.no_grad()
     def _following(self, batch: Batch[Tensor], next_policy: Next) -> Following | Tensor:

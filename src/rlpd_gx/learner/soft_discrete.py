@@ -9,7 +9,6 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from rlpd_gx.config import LearnerConfig
-from rlpd_gx.learner.adam import Diverged
 from rlpd_gx.learner.categorical import Allowed, Guarded, entropy, expectation, log_policy
 from rlpd_gx.learner.networks import Observed, encoder_for
 from rlpd_gx.learner.policy import SoftPolicy, soft_kind
@@ -69,7 +68,7 @@ class SoftDiscrete(QLearner[SoftPolicy]):
                 self._return_of_data(batch),
             )
             if not finite:
-                raise Diverged("the loss of the critic or its gradient", number)
+                raise self.optimisers["critic"].diverged(number)
             self._update_target()
         self._follow_entropy(excess)
         return metrics | {"alpha": self.temperature}
@@ -84,7 +83,9 @@ class SoftDiscrete(QLearner[SoftPolicy]):
         floor: Tensor | None,
     ) -> tuple[dict[str, Tensor], Tensor, Tensor]:
         """One step of the critics: metrics, mean of entropy minus target entropy, and whether all was finite."""
-        loss, metrics, excess = self._loss(observation, place, self._made(following), allowed, cloned, floor)
+        loss, metrics, excess = self._loss(
+            observation, place, self._target_from(following), allowed, cloned, floor
+        )
         return metrics, excess.nanmean(), self.optimisers["critic"].descend(loss)
 
     @torch.no_grad()
@@ -146,7 +147,7 @@ class SoftDiscrete(QLearner[SoftPolicy]):
 
     def _target(self, batch: Batch[Tensor]) -> Tensor:
         """r + gamma V(s') [B], or its corrected multi-step form."""
-        return self._made(self._following(batch))
+        return self._target_from(self._following(batch))
 
     @torch.no_grad()
     def _following(self, batch: Batch[Tensor]) -> Following | Tensor:

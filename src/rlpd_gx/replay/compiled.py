@@ -3,7 +3,7 @@
 from functools import cache
 from types import ModuleType
 
-from rlpd_gx.safe_sets.compiled import load
+from rlpd_gx.compilers import load_kernel
 
 COMPILING = "note: compiling the replay buffer for this machine; this takes a few seconds, once"
 
@@ -11,4 +11,4 @@ COMPILING = "note: compiling the replay buffer for this machine; this takes a fe
 @cache
 def kernel() -> ModuleType | None:
     """The module of compiled functions, or None without numba. The first call in a process loads numba."""
-    return load("rlpd_gx.replay.kernel", COMPILING)
+    return load_kernel("rlpd_gx.replay.kernel", COMPILING)

@@ -35,14 +35,13 @@ class Draw(NamedTuple):
 
     def flat(self, kept: Array | None) -> "Draw":
         """The rows where `kept` [U, n] (None: all), in one dimension."""
-        rows, filled, length, horizon, all_steps = self
-        if kept is None:
-            filled = None if filled is None else filled.ravel()
-            length = None if length is None else length.ravel()
-            return Draw(rows.ravel(), filled, length, horizon, all_steps)
-        filled = None if filled is None else filled[kept]
-        length = None if length is None else length[kept]
-        return Draw(rows[kept], filled, length, horizon, all_steps)
+
+        def pick(field: Array) -> Array:
+            return field.ravel() if kept is None else field[kept]
+
+        filled = None if self.filled is None else pick(self.filled)
+        length = None if self.length is None else pick(self.length)
+        return self._replace(rows=pick(self.rows), filled=filled, length=length)
 
 
 class Sampler(Protocol):

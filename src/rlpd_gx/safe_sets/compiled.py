@@ -1,16 +1,13 @@
 """The compiled projection, used where numba is installed (`pip install rlpd-gx[fast]`)."""
 
-import os
-import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from functools import cache
-from importlib import import_module
 from types import ModuleType
 from typing import NamedTuple
 
 import numpy as np
 
+from rlpd_gx.compilers import load_kernel
 from rlpd_gx.safe_sets.separable import Rows
 
 INSIDE, MOVED, EMPTY, UNSURE = range(4)
@@ -34,44 +31,10 @@ class Answers(NamedTuple):
 def kernel() -> ModuleType | None:
     """The module of compiled functions, or None without numba. The first call in a process takes about a second.
 
-    Machine code is kept beside the module, or in the user's cache folder where that cannot be written. The first call
-    on a machine compiles it, which takes half a minute. A Guardian makes that call when it is constructed, so no
-    verdict waits for it.
+    The first call on a machine compiles it, which takes half a minute. A Guardian makes that call when it is
+    constructed, so no verdict waits for it.
     """
-    return load("rlpd_gx.safe_sets.kernel", COMPILING)
-
-
-def load(name: str, note: str) -> ModuleType | None:
-    """A module of compiled functions, warmed up, or None without numba. `note` is printed if it has to be compiled."""
-    if os.environ.get("NUMBA_DISABLE_JIT", "0") not in ("", "0"):
-        return None
-    try:
-        module = import_module(name)
-    except ImportError:
-        return None
-    with announced(note):
-        module.warm_up()
-    return module
-
-
-@contextmanager
-def announced(note: str) -> Iterator[None]:
-    """Prints the note before numba compiles anything in it; what comes from the cache is not compiled."""
-    from numba.core import event
-
-    class Once(event.Listener):
-        said = False
-
-        def on_start(self, event: object) -> None:
-            if not self.said:
-                print(note, file=sys.stderr, flush=True)
-            self.said = True
-
-        def on_end(self, event: object) -> None:
-            pass
-
-    with event.install_listener("numba:compile", Once()):
-        yield
+    return load_kernel("rlpd_gx.safe_sets.kernel", COMPILING)
 
 
 def nearest(

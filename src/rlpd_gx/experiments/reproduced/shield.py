@@ -1,7 +1,11 @@
 """Appendix "Guarded backups over execution-only shielding": does SAC+Shield collapse, and does Guardian not?"""
 
+from functools import partial
+
 from rlpd_gx.experiments import showing
 from rlpd_gx.experiments.evidence import (
+    GAMES_FOR_A_CLAIM,
+    SEEDS_FOR_A_CLAIM,
     Points,
     Rows,
     Value,
@@ -11,6 +15,8 @@ from rlpd_gx.experiments.evidence import (
     late,
     lower,
     measured,
+    of_enough_games,
+    paired,
     ratio,
     score,
     training_curve,
@@ -42,20 +48,25 @@ def show(rows: Rows) -> Findings:
     ours, theirs = GUARDIAN, SHIELD
     td_error, q_variance = late("probe_td_error_scaled"), late("probe_q_variance_scaled")
     safe = [rows.flat(name, SAFE_STEPS) for name in (theirs, ours)]
+    above, below = (partial(how, least_games=GAMES_FOR_A_CLAIM) for how in (better, lower))
 
     def both(value: Value) -> tuple[Points, Points]:
         return rows.points(ours, value), rows.points(theirs, value)
 
     verdicts = [
-        better("RLPD-GX ends with a higher score than SAC+Shield", *both(score)),
-        better("SAC+Shield collapses: its score falls further below its peak", *both(FALL)[::-1]),
-        lower("RLPD-GX has a lower TD error", *both(td_error)),
-        lower("RLPD-GX has a lower Q-ensemble variance", *both(q_variance)),
-        judged(
-            "SAC+Shield is nearly as safe: at least 0.8 of the steps to the first unsafe event",
-            ratio(*safe),
-            0.8,
-            "ratio",
+        above("RLPD-GX ends with a higher score than SAC+Shield", *both(score)),
+        above("SAC+Shield collapses: its score falls further below its peak", *both(FALL)[::-1]),
+        below("RLPD-GX has a lower TD error", *both(td_error)),
+        below("RLPD-GX has a lower Q-ensemble variance", *both(q_variance)),
+        of_enough_games(
+            judged(
+                "SAC+Shield is nearly as safe: at least 0.8 of the steps to the first unsafe event",
+                ratio(*safe),
+                0.8,
+                "ratio",
+            ),
+            sum(min(map(len, seeds)) >= SEEDS_FOR_A_CLAIM for seeds in paired(*both(SAFE_STEPS))),
+            GAMES_FOR_A_CLAIM,
         ),
     ]
     values = {
@@ -89,5 +100,4 @@ EXPERIMENT = Experiment(
     "prevents it. It gives curves without numbers.",
     plan,
     show,
-    least_games=4,
 )
