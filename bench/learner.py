@@ -228,6 +228,23 @@ def pixels(console: Console, rounds: int) -> None:
     )
 
 
+def fused(console: Console, rounds: int) -> None:
+    """The critics of five seeds in one update: what training seeds together could save at most."""
+    size, calls = SIZES["small"], {}
+    for name, compiled in (("", False), (", compiled", True)):
+        for critics in (size.critics, 5 * size.critics):
+            other = size._replace(critics=critics)
+            learner, batch = learner_of(other, compiled=compiled), batch_of(other)
+            calls[critics, name] = lambda learner=learner, batch=batch: learner.update(batch)
+    seconds = interleaved(calls, rounds)
+    for name in ("", ", compiled"):
+        one, five = (seconds[critics, name] for critics in (size.critics, 5 * size.critics))
+        console.print(
+            f"small update{name}: {spread(one, MS)} ms; with the critics of five seeds {spread(five, MS)} ms, "
+            f"{ratio(five, one):.2f} times that"
+        )
+
+
 def growth(console: Console, rounds: int) -> None:
     """Milliseconds of an update without compile against the ensemble and the minibatch."""
     for field, values in (("critics", (1, 2, 5, 10, 20)), ("batch", (1, 16, 128, 1024, 16384))):
@@ -278,6 +295,7 @@ def main() -> None:
             updates(console, size, found, rounds)
     roofline(console, rounds)
     pixels(console, rounds)
+    fused(console, rounds)
     growth(console, rounds)
     loop(console, 150)
     keep("learner")

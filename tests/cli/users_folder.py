@@ -51,6 +51,12 @@ from my_rules import power
 def unsafe_event(observation, reward, terminated, truncated, info):
     return bool(abs(observation[1]) > 0.1)
 """
+MISWATCHED = """
+from my_rules import power
+
+def unsafe_event(observation, info):
+    return bool(abs(observation[1]) > 0.1)
+"""
 ANSWERS = """
 import contextlib, io, json, os, sys
 import rlpd_gx.cli
@@ -80,6 +86,7 @@ def fill(folder: Path) -> None:
         "drone.py": DRONE,
         "my_rules.py": RULES,
         "watched.py": WATCHED,
+        "miswatched.py": MISWATCHED,
         "needs.py": "import no_such_package\n",
         "typo.py": "def f(:\n",
         "broken.yaml": "a: [1\n",

@@ -23,7 +23,7 @@ def smoke(tmp_path_factory):
     out = tmp_path_factory.mktemp("smoke")
     done = reproduce("all", "--scale", "smoke", "--out", out)
     assert done.returncode == 0, done.stderr
-    return out, done.stdout
+    return out, done.stdout, done.stderr
 
 
 def rows_of(out, name):
@@ -31,7 +31,7 @@ def rows_of(out, name):
 
 
 def test_every_run_has_one_row_with_all_that_it_needs(smoke):
-    out, said = smoke
+    out, said, _ = smoke
     for name in RUN:
         rows = rows_of(out, name)
         assert len({row["fingerprint"] for row in rows}) == len(rows) > 0
@@ -48,7 +48,7 @@ def test_every_run_has_one_row_with_all_that_it_needs(smoke):
 
 
 def test_no_violation_in_any_guarded_run(smoke):
-    out, _ = smoke
+    out, _, _ = smoke
     counted = executed = 0
     for name in RUN:
         for row in rows_of(out, name):
@@ -63,14 +63,15 @@ def test_no_violation_in_any_guarded_run(smoke):
 
 
 def test_experiments_share_their_runs(smoke):
-    out, _ = smoke
+    out, _, progress = smoke
     folders = {path.parent for path in out.glob("*/result.json")}
     rows = sum(len(rows_of(out, name)) for name in RUN)
     assert len(folders) < rows
+    assert f"{len(folders)} runs to do, 0 have rows" in progress
 
 
 def test_a_second_time_runs_nothing(smoke):
-    out, _ = smoke
+    out, _, _ = smoke
     before = {name: rows_of(out, name) for name in RUN}
     done = reproduce("all", "--scale", "smoke", "--out", out)
     assert done.returncode == 0
@@ -79,7 +80,7 @@ def test_a_second_time_runs_nothing(smoke):
 
 
 def test_measurements_are_made_or_say_why_not(smoke):
-    out, _ = smoke
+    out, _, _ = smoke
     for name in RUN:
         request = Request(SCALES["smoke"], data_for(SCALES["smoke"], None, out))
         wanted = {planned.fingerprint: planned.measure for planned in find(name).plan(request)}

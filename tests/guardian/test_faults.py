@@ -373,3 +373,15 @@ def test_no_forbidden_action_ever_passes_whatever_rules_and_proposals_do(data):
         if not verdict.inevitable:
             for kind in kinds:
                 assert allowed(kind, verdict.action), (kind, verdict)
+
+
+@pytest.mark.parametrize("given", [{"state": lambda observation: 0}, {"unsafe_event": lambda reward: False}])
+@pytest.mark.parametrize("vector", [False, True])
+def test_a_function_that_cannot_be_called_is_refused_before_any_step(given, vector):
+    name = next(iter(given))
+    rule = gx.mask_rule(lambda state: [True, True], name="all")
+    env = gym.make_vec("CartPole-v1", num_envs=2) if vector else gym.make("CartPole-v1")
+    with pytest.raises(gx.GxError, match=rf"{name} is called with \(.*\), but the one given takes \("):
+        (gx.GuardedVectorEnv if vector else gx.GuardedEnv)(env, rule, **given)
+    with pytest.raises(gx.GxError, match=rf"{name} must be a function of \("):
+        (gx.GuardedVectorEnv if vector else gx.GuardedEnv)(env, rule, **{name: 3})

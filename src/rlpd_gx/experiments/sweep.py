@@ -53,16 +53,27 @@ class Sweep:
 
 @dataclass(frozen=True)
 class Waiting:
-    """A run that has not been started, and the sweep that it belongs to."""
+    """A run that has not been started, for every sweep that wants its row: trained once, measured for all."""
 
-    sweep: Sweep
-    job: Job
+    wanted: list[tuple[Sweep, Job]]
+
+    @property
+    def job(self) -> Job:
+        """The run, with all that is measured on it."""
+        job = self.wanted[0][1]
+        measure = dict.fromkeys(name for _, other in self.wanted for name in other.planned.measure)
+        return replace(job, planned=replace(job.planned, measure=tuple(measure)))
 
     @property
     def is_ready(self) -> bool:
         """Whether the run that it forks from is complete."""
-        fork = self.job.planned.fork
-        return fork is None or is_done(self.sweep.job(fork))
+        sweep, job = self.wanted[0]
+        return job.planned.fork is None or is_done(sweep.job(job.planned.fork))
+
+    def finished(self) -> None:
+        """Write the rows."""
+        for sweep, job in self.wanted:
+            sweep.finished(job)
 
 
 def run(sweeps: Sequence[Sweep], engine: Engine, stream: TextIO = sys.stderr) -> list[str]:
@@ -72,41 +83,31 @@ def run(sweeps: Sequence[Sweep], engine: Engine, stream: TextIO = sys.stderr) ->
     continues, counts no run twice and loses none.
     """
     locks = [_lock(sweep.out) for sweep in sweeps]
-    waiting = [Waiting(sweep, job) for sweep in sweeps for job in sweep.left()]
-    # experiments may share a run: it is trained once, and measured for all of them
-    measure = {
-        folder: tuple(
-            dict.fromkeys(n for one in waiting if one.job.folder == folder for n in one.job.planned.measure)
-        )
-        for folder in {one.job.folder for one in waiting}
-    }
+    waiting = _waiting(sweeps)
     running: dict[Path, Waiting] = {}
     losses: dict[Path, int] = {}
     failed: list[str] = []
-    known = sum(len({planned.fingerprint for planned in sweep.plan}) for sweep in sweeps) - len(waiting)
+    known = len({sweep.job(planned).folder for sweep in sweeps for planned in sweep.plan}) - len(waiting)
     print(f"{len(waiting)} runs to do, {max(known, 0)} have rows", file=stream)
     with Progress(stream, len(waiting)) as progress, closing(engine):
         while waiting or running:
-            for one in [one for one in waiting if one.job.folder not in running and is_done(one.job)]:
+            for one in [one for one in waiting if is_done(one.job)]:
                 waiting.remove(one)
-                one.sweep.finished(one.job)
+                one.finished()
                 progress.ended(one.job)
-            ready = list({one.job.folder: one for one in reversed(waiting) if one.is_ready}.values())[::-1]
-            ready = [one for one in ready if one.job.folder not in running]
+            ready = [one for one in waiting if one.is_ready]
             if waiting and not ready and not running:
                 failed += [f"{one.job.folder}: the run that it forks from failed" for one in waiting]
                 break
             for one in ready[: engine.slots - len(running)]:
                 waiting.remove(one)
                 running[one.job.folder] = one
-                engine.submit(
-                    replace(one.job, planned=replace(one.job.planned, measure=measure[one.job.folder]))
-                )
+                engine.submit(one.job)
                 progress.started(one.job, engine.slots)
             for outcome in engine.wait(POLL_SECONDS):
                 one = running.pop(outcome.job.folder)
                 if not outcome.error:
-                    one.sweep.finished(one.job)
+                    one.finished()
                     progress.ended(one.job)
                     continue
                 losses[one.job.folder] = losses.get(one.job.folder, 0) + 1
@@ -119,6 +120,14 @@ def run(sweeps: Sequence[Sweep], engine: Engine, stream: TextIO = sys.stderr) ->
             progress.tick()
     del locks
     return failed
+
+
+def _waiting(sweeps: Sequence[Sweep]) -> list[Waiting]:
+    wanted: dict[Path, list[tuple[Sweep, Job]]] = {}
+    for sweep in sweeps:
+        for job in sweep.left():
+            wanted.setdefault(job.folder, []).append((sweep, job))
+    return [Waiting(of_one) for of_one in wanted.values()]
 
 
 def _lock(out: Path) -> Lock:

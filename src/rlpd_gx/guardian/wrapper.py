@@ -1,8 +1,9 @@
 """Guarded environments: any Gymnasium environment, any agent, no forbidden action."""
 
+import inspect
 import warnings
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, SupportsFloat
+from typing import Any, SupportsFloat, TypeVar
 
 import gymnasium as gym
 import numpy as np
@@ -19,7 +20,10 @@ from rlpd_gx.safe_sets import SafeSet
 from rlpd_gx.trees import Json, Tree, map_leaves
 from rlpd_gx.types import Action, Array, Context, Info, State, Verdict
 
+Function = TypeVar("Function", bound=Callable[..., Any])
 StateOf = Callable[[Any, Tree, Info], State]  # (env, observation, info) -> what the rules read
+SEEN = ("env", "observation", "info")  # what `state` is called with
+STEPPED = ("observation", "reward", "terminated", "truncated", "info")  # what `unsafe_event` is called with
 UnsafeEvent = Callable[[Tree, SupportsFloat, bool, bool, Info], bool]
 
 
@@ -61,8 +65,8 @@ class GuardedEnv(gym.Wrapper, gym.utils.RecordConstructorArgs):
         gym.Wrapper.__init__(self, env)
         _refuse_autoreset(env)
         self.guardian = _guardian(env.action_space, rules, guardian)
-        self._state_of = state or _observation
-        self.unsafe_event = unsafe_event
+        self._state_of = _called_with(SEEN, "state", state) or _observation
+        self.unsafe_event = _called_with(STEPPED, "unsafe_event", unsafe_event)
         first = _initial_action(self.guardian, env.action_space, initial_action)
         self._episode = EpisodeTracker(self.guardian, first, parameters, watched=unsafe_event is not None)
         self._last: tuple[Tree, Info] | None = None
@@ -181,8 +185,8 @@ class GuardedVectorEnv(VectorWrapper):
     ) -> None:
         super().__init__(env)
         self.guardian = _guardian(env.single_action_space, rules, guardian)
-        self._state_of = state or _observation
-        self._unsafe_event = unsafe_event
+        self._state_of = _called_with(SEEN, "state", state) or _observation
+        self._unsafe_event = _called_with(STEPPED, "unsafe_event", unsafe_event)
         first = _initial_action(self.guardian, env.single_action_space, initial_action)
         watched = unsafe_event is not None
         self._episodes = [
@@ -286,6 +290,26 @@ def _guardian(space: gym.Space, rules: Rule | Iterable[Rule] | Guardian, options
 
 def _put(batch: np.ndarray, i: int, value: npt.ArrayLike) -> None:
     batch[i] = value
+
+
+def _called_with(arguments: Sequence[str], name: str, function: Function | None) -> Function | None:
+    """The function, if it can be called with these arguments: a mistake is reported before any step."""
+    if function is None:
+        return None
+    try:
+        signature = inspect.signature(function)
+    except ValueError:  # written in another language, which does not tell
+        return function
+    except TypeError:
+        raise GxError(f"{name} must be a function of ({', '.join(arguments)}), got {function!r}") from None
+    try:
+        signature.bind(*arguments)
+    except TypeError:
+        raise GxError(
+            f"{name} is called with ({', '.join(arguments)}), but the one given takes {signature}; "
+            "change its parameters"
+        ) from None
+    return function
 
 
 def _refuse_autoreset(env: gym.Env) -> None:
