@@ -24,7 +24,7 @@ class RunConfig:
     rules_state: str = ""
     """module:function (env, observation, info) -> state that the rules read. Default: `state` in the rules' module."""
     offline: str = ""
-    """Offline dataset: a file or folder in any supported format; `planner` in Atari, `recorded` in Pong, Breakout."""
+    """Offline dataset: a file or folder; in Atari also `planner`, or `recorded` or `scripted` where there are such."""
     offline_where: tuple[str, ...] = ()
     """Keep only matching offline steps, such as "behaviour_iteration <= 20"."""
     offline_state: str = ""
@@ -64,7 +64,7 @@ class DataConfig:
     utd: float = 20
     """Updates per environment step (UTD); 0.5 is one update every two steps."""
     learning_starts: int = 1_000
-    """Uniformly random steps before the first update, when there is no offline data."""
+    """Uniformly random steps before the first update, where minibatches hold online rows only."""
     buffer_size: int = 1_000_000
     """Capacity of the online replay buffer."""
     gamma: float = 0.99

@@ -6,6 +6,7 @@ from rlpd_gx import guards
 from rlpd_gx.cli.reproduce import reproduce
 from rlpd_gx.experiments.budget import Budget, budgets
 from rlpd_gx.experiments.experiment import RAM_RULES, SCALES, Request
+from rlpd_gx.experiments.offline import data_for
 from rlpd_gx.experiments.reproduced import find
 from rlpd_gx.experiments.rows import Table
 from rlpd_gx.experiments.sweep import Sweep
@@ -63,3 +64,13 @@ def test_the_shield_of_the_experiment_is_that_of_the_guard():
     assert differing.keys() == {"guard", "preset"}
     assert type(guards.find("shield")) is type(guards.find("guardian")) is guards.Guard
     assert guards.find("shield").mode == guards.find("guardian").mode
+
+
+def test_data_is_found_by_a_word_of_its_name(tmp_path):
+    for name in ("ChopperCommand.json.gz", "hopper-v5-early.hdf5", "D4RL_pen_human-v2.hdf5", "Pong.json.gz"):
+        (tmp_path / name).touch()
+    data = data_for(SCALES["cpu"], tmp_path, tmp_path)
+    assert data("Hopper") == str(tmp_path / "hopper-v5-early.hdf5")
+    assert data("pen") == str(tmp_path / "D4RL_pen_human-v2.hdf5")
+    assert data("ChopperCommand") == str(tmp_path / "ChopperCommand.json.gz")
+    assert data("Command") == ""

@@ -1,6 +1,7 @@
 """What each guard is defined by, and one that a user brings in a file of their own."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import gymnasium as gym
@@ -211,6 +212,30 @@ def test_which_rows_the_learner_sees(tmp_path: Path) -> None:
     assert {share for step, share in seen["two-stage"] if step < 30} == {0.0}
     assert {share for step, share in seen["two-stage"] if step >= 30} == {1.0}
     assert 0 < np.mean(shares["none"]) < 1
+
+
+@pytest.mark.parametrize("actor", ["auto", "raw"])
+@pytest.mark.parametrize("probe", ["discrete", "continuous"])
+def test_without_a_guard_nothing_that_is_learned_depends_on_the_rules(
+    tmp_path: Path, probe: str, actor: str
+) -> None:
+    task = {"discrete": RULES, "continuous": CONTINUOUS}[probe]
+
+    def learned(guard: str, *, others: bool) -> list[np.ndarray]:
+        """The parameters after one more update, with the safe sets of other states if asked for."""
+        trainer = _trained(tmp_path / f"{guard}-{others}", **task, guard=guard, actor=actor)
+        batch = trainer.hybrid.sample(1.0)
+        if others:
+            turned = {"safe_set": batch.next_safe_set, "next_safe_set": batch.safe_set}
+            assert not np.array_equal(batch.safe_set, batch.next_safe_set)
+            batch = replace(batch, **turned)
+        trainer.learner.update(batch, progress=1.0)
+        tensors = [p for group in trainer.learner.parameters.values() for p in group]
+        return [t.detach().numpy() for t in (*tensors, trainer.learner.log_temperature)]
+
+    for guard, same in (("none", True), ("guardian", False)):
+        pairs = zip(learned(guard, others=False), learned(guard, others=True), strict=True)
+        assert all(np.array_equal(one, other) for one, other in pairs) == same, guard
 
 
 @pytest.mark.parametrize("name", ["offline", "two-stage"])

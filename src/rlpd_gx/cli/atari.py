@@ -41,9 +41,9 @@ def list_games() -> None:
 def find_flags(
     game: Annotated[str, Argument(help="A game, or all.")] = "all",
     deaths: Annotated[int, Option(min=4, help="Unsafe events to search on, and again to check on.")] = 100,
-    steps: Annotated[int, Option(min=100, help="Most steps for either.")] = 25_000,
+    steps: Annotated[int, Option(min=100, help="Most steps for the search, and for the check.")] = 25_000,
     lags: Annotated[int, Option(min=1, help="Events to go back from to the fatal moment.")] = 10,
-    seed: Annotated[int, Option(min=0, help="Of all play.")] = 0,
+    seed: Annotated[int, Option(min=0, help="Random seed.")] = 0,
     out: Annotated[
         Path | None, Option(help="JSON file; games that are in it already keep their place.")
     ] = None,

@@ -53,7 +53,7 @@ def verify(
     guarded_steps: Annotated[
         int | None, Option(min=250, help="Steps under the guard [default: as many as without].")
     ] = None,
-    seed: Annotated[int, Option(min=0, help="Of games and policy, the same with and without a guard.")] = 0,
+    seed: Annotated[int, Option(min=0, help="Random seed, the same with and without a guard.")] = 0,
     out: Annotated[
         Path | None,
         Option(

@@ -28,7 +28,7 @@ def compare(
 ) -> None:
     """Show runs side by side: a table, and one page with curves and videos.
 
-    The page is `comparison.html` in the first folder. Videos need `pip install 'rlpd-gx[video]'`, and an environment
+    The page is `comparison.html` in the first folder. Videos need the extra `video`, and an environment
     that can be drawn.
     """
     from rlpd_gx.report import write_comparison

@@ -42,7 +42,7 @@ def guard(
     env_kwargs: EnvKwargs = "{}",
     env_wrappers: EnvWrappers = None,
 ) -> None:
-    """Run a policy under rules and print the audit: the five-minute way to try your own rules.
+    """Run a policy under rules and print the audit: a quick way to try your own rules.
 
     The rules' module may also hold `embedding` (places of discrete actions) and `unsafe_event` (see GuardedEnv).
     """

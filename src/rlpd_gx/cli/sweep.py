@@ -12,7 +12,8 @@ if TYPE_CHECKING:
     from rlpd_gx.experiments.sweep import Sweep
 
 Jobs = Annotated[
-    int | None, Option("Runs at a time, one thread each. Default: 2; with Ray, all of it.", min=1)
+    int | None,
+    Option("Runs at a time, one thread each. Default: 2; with Ray, as many as there is room for.", min=1),
 ]
 EngineName = Annotated[
     Literal["processes", "ray"], Option("Processes of this machine, or tasks of a Ray cluster.")

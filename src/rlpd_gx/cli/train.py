@@ -50,7 +50,7 @@ def train(
     help_all: Annotated[bool, Option("Show every setting.")] = False,
     **settings: Any,
 ) -> None:
-    """Train a policy under a guard that never executes a forbidden action.
+    """Train a policy, by default under a guard that executes no forbidden action while an allowed one exists.
 
     Flags override the config file, which overrides the preset. The run folder holds config, metrics, audit,
     checkpoints, result.json and report.html.

@@ -1,5 +1,6 @@
 """Offline data of experiments: a person's folder, sets of the package, or a few recorded steps for smoke runs."""
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -23,13 +24,13 @@ def data_for(scale: Scale, folder: Path | None, out: Path) -> Callable[[str], st
 
 
 def _in(folder: Path) -> Callable[[str], str]:
-    """The file or folder with the name of the task in its own; at the beginning, if there is one."""
+    """The file or folder with the name of the task as a word in its own; at the beginning, if there is one."""
     if not folder.is_dir():
         raise GxError(f"--data {folder}: there is no such folder")
 
     def find(task: str) -> str:
-        places = ((path.name.lower().find(task.lower()), path) for path in folder.iterdir())
-        found = sorted((place, path) for place, path in places if place >= 0)
+        word = re.compile(rf"(?<![a-z]){re.escape(task)}", re.IGNORECASE)  # no Hopper in ChopperCommand
+        found = sorted((hit.start(), path) for path in folder.iterdir() if (hit := word.search(path.name)))
         return str(found[0][1]) if found else ""
 
     return find

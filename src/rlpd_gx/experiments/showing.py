@@ -95,7 +95,7 @@ def safety_table(rows: Rows, variants: Sequence[str]) -> Table:
         "",
         "unsafe events per 1,000 training steps",
         "corrected",
-        "violations (counted from outside)",
+        "violations in training and evaluation (counted from outside)",
         "simulated steps",
     ]
     return Table("Safety", heads, lines)

@@ -1,4 +1,4 @@
-"""What was tried for the discrete Learner, on games and seeds that no reported result uses.
+"""What was tried for the discrete Learner, on seeds that no reported result uses.
 
     rlpd-gx sweep --grid seed=11..13 --grid "sampler=stride|span" --env Atari/Assault-objects --offline planner ...
     python -m rlpd_gx.experiments.tuning add RUN "what is new in it"

@@ -246,8 +246,12 @@ class Task:
 
     def _learner(self) -> QLearner:
         example, config = self.example, self.learner_config
+        # under a guard that only watches, the Learner is one that has never heard of the rules
+        aware = (
+            self.guard.mode == "enforce" or config.backup != "none" or config.actor in ("masked", "projected")
+        )
         common: Json = {
-            "safe_set_spec": example.spec,
+            "safe_set_spec": example.spec if aware else None,
             "seed": self.config.run.seed,
             "device": self.device(),
         }

@@ -24,6 +24,10 @@ VARIANTS = (
 BUDGET: Settings = {  # chosen for Hopper on seed 11 (docs/results.md)
     "ensemble_size": 2, "target_subset": 2, "utd": 4.0, "batch_size": 128, "steps": 20_000, "evaluation_episodes": 10,
 }  # fmt: skip
+WITH_DATA: Settings = {
+    "offline_state": "rlpd_gx.envs.mujoco:stored_joint_state",
+    "warm_start_updates": 10_000,
+}
 BEGINNER = "behaviour_iteration <= 20"  # of the ladder data: what a beginner saw
 
 
@@ -36,9 +40,7 @@ def plan(request: Request) -> list[Planned]:
             raise GxError(f"--games {task}: the tasks of constraints are {', '.join(TASKS)}")
         env, rules = TASKS[task]
         offline = request.data(task)
-        data: Settings = (
-            {"offline": offline, "offline_state": "rlpd_gx.envs.mujoco:stored_joint_state"} if offline else {}
-        )
+        data: Settings = {"offline": offline} | WITH_DATA if offline else {}
         if "ladder" in offline:
             data["offline_where"] = (BEGINNER,)
         for variant in (v for v in VARIANTS if offline or v.name != CLONE):
