@@ -34,7 +34,7 @@ def made_row(planned, experiment, score, chance):
         "measured": {
             "collapse": {"collapse_share": float(chance.random())},
             "ttfv": {f"ttfv_restricted_mean_{w}_guard": 500 * float(chance.random()) for w in ("with", "without")}
-            | {"ttfv_median_with_guard": None, "horizon": 12_000},
+            | {"ttfv_median_with_guard": None, "ttfv_followed_with_guard": 2_000, "horizon": 12_000},
             "exploration": {"step": steps, "coverage": [10 * s**0.5 for s in steps], "visitation_entropy": [4.0] * 20},
             "novelty": {"action_novelty_rate": 0.1 * float(chance.random())},
             "support-kl": {"support_kl": 0.5 * float(chance.random())},

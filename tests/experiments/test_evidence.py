@@ -27,12 +27,34 @@ def test_probability_of_improvement():
     assert improvement({"a": [2], "b": [0]}, {"a": [1]}).value == 1.0
 
 
-def test_an_interval_covers_the_truth_about_as_often_as_it_says():
-    chance, held = np.random.default_rng(1), 0
-    for _ in range(200):
-        interval = evidence.mean(chance.normal(size=20))
-        held += interval.low <= 0 <= interval.high
-    assert 175 <= held <= 199
+INTERVALS = {  # of equal things -> what the interval should hold
+    "mean": (lambda a, b: evidence.mean(a["0"]), 10.0),
+    "improvement": (improvement, 0.5),
+    "ratio": (ratio, 1.0),
+}
+
+
+@pytest.mark.parametrize("games", [1, 4])
+@pytest.mark.parametrize("name", INTERVALS)
+def test_an_interval_of_five_seeds_covers_the_truth_about_as_often_as_it_says(name, games):
+    chance, (interval, truth) = np.random.default_rng(1), INTERVALS[name]
+    missed = 0
+    for _ in range(400):
+        a, b = ({str(g): chance.normal(10, 3, 5) for g in range(games)} for _ in range(2))
+        found = interval(a, b)
+        missed += not found.low <= truth <= found.high
+    assert 2 <= missed <= 32  # 20 of 400 are 5%
+
+
+def test_a_ratio_compares_the_same_games():
+    ours = {"small": [2.0] * 5, "large": [100.0] * 5}
+    assert ratio(ours, {"small": [1.0] * 5}).value == pytest.approx(2)
+    assert ratio(ours, {"small": [1.0] * 5, "large": [200.0] * 5}).value == pytest.approx(1)  # 2 and 1/2
+    assert not np.isfinite(ratio(ours, {"other": [1.0] * 5}).value)
+    assert not np.isfinite(ratio(ours, {"small": [-1.0] * 5}).value)
+    # one seed in each of five games is not five seeds
+    many = {str(game): [1.0] for game in range(5)}
+    assert not ratio(many, many).is_known
 
 
 def test_words():
@@ -52,7 +74,7 @@ def test_four_seeds_claim_nothing():
     assert verdict.word == Word.UNDECIDED
     assert "fewer than 5 seeds" in verdict.reason
     assert not evidence.mean([1, 2, 3, 4]).is_known
-    assert not ratio([1, 2, 3, 4], [1, 2, 3, 4, 5]).is_known
+    assert not ratio({"a": [1, 2, 3, 4]}, {"a": [1, 2, 3, 4, 5]}).is_known
     # four seeds in one game are enough to claim nothing
     assert better("x", {**HIGH, "a": [5, 6, 7, 8]}, LOW).word == Word.UNDECIDED
 
@@ -142,3 +164,13 @@ def test_a_claim_does_not_wait_for_variants_it_is_not_about():
     begun = [row for row in rows if row["table"] != "privileged look-ahead" or row["seed"] == 0]
     words = {v.claim: v.word for v in chapter(find("atari100k"), Rows(begun)).verdicts}
     assert words["Normalised median 1.25 (RAM rules)"] == Word.CONFIRMED
+
+
+def test_a_table_of_some_games_claims_nothing_though_another_has_all():
+    rows = made_rows("atari100k", lambda game, variant: 10_000.0)
+    begun = [row for row in rows if row["table"] == "no guard" or row["game"] == "Alien"]
+    verdicts = {v.claim: v for v in chapter(find("atari100k"), Rows(begun)).verdicts}
+    assert verdicts["Normalised mean 3.02 (no guard)"].word == Word.CONFIRMED
+    of_one_game = verdicts["Normalised mean 3.02 (RAM rules)"]
+    assert of_one_game.word == Word.UNDECIDED
+    assert "a claim needs 26 games; so far mean over 1 games" in of_one_game.reason

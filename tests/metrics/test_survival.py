@@ -30,6 +30,15 @@ def test_censored_replays_are_not_events() -> None:
     assert survival.restricted_mean(curve, 20) == 1 + 19 * 0.75 != times.mean()
 
 
+def test_nothing_is_counted_beyond_the_longest_replay() -> None:
+    found = survival.ttfv([2_000, 1_500], [False, False], 12_000)
+    assert found["ttfv_restricted_mean"] == found["ttfv_followed"] == 2_000
+    assert survival.ttfv([1, 12_000], [True, False], 12_000)["ttfv_followed"] == 12_000
+    # where every replay had its event, the longest one is no limit
+    times = [3, 5]
+    assert survival.ttfv(times, [True, True], 100)["ttfv_restricted_mean"] == np.mean(times)
+
+
 @settings(max_examples=40)
 @given(
     st.lists(st.tuples(st.integers(1, 12), st.booleans()), min_size=1, max_size=40),

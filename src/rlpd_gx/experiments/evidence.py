@@ -12,13 +12,13 @@ from typing import Any
 
 import numpy as np
 
+from rlpd_gx.metrics.scores import SEEDS_FOR_A_CLAIM, central
 from rlpd_gx.report.chapter import Verdict, Word
 from rlpd_gx.trees import Json
 from rlpd_gx.types import Array
 
-SEEDS_FOR_A_CLAIM = 5
 GAMES_FOR_A_CLAIM = 4  # where the claim is about games in general, not about one
-RESAMPLES = 2_000
+RESAMPLES = 10_000
 Points = Mapping[str, Sequence[float]]  # game -> the value of each seed
 Value = Callable[[Json], float | None]  # a number of a row
 Curve = Callable[[Json], list[list[float]]]  # pairs (x, y) of a row
@@ -55,10 +55,6 @@ class Rows:
             if (number := value(row)) is not None and np.isfinite(number):
                 found.setdefault(row["game"], []).append(float(number))
         return found
-
-    def flat(self, variant: str, value: Value) -> list[float]:
-        """The same for all games together."""
-        return [number for found in self.points(variant, value).values() for number in found]
 
 
 def score(row: Json) -> float:
@@ -135,12 +131,12 @@ class Interval:
 
 
 def mean(points: Sequence[float]) -> Interval:
-    """The mean over seeds; the interval resamples them."""
+    """The mean over seeds, with Student's interval."""
     values = np.asarray(points, np.float64)
     if len(values) < SEEDS_FOR_A_CLAIM:
         return Interval(float(values.mean()))
-    drawn = _generator().choice(values, (RESAMPLES, len(values))).mean(axis=1)
-    return Interval(float(values.mean()), *_interval(drawn))
+    reach = _student(len(values) - 1) * values.std(ddof=1) / np.sqrt(len(values))
+    return Interval(float(values.mean()), values.mean() - reach, values.mean() + reach)
 
 
 def paired(a: Points, b: Points) -> list[tuple[Sequence[float], Sequence[float]]]:
@@ -154,26 +150,30 @@ def improvement(a: Points, b: Points) -> Interval:
     if not pairs:
         return Interval(np.nan)
     value = float(np.mean([_above(x[None], y[None]) for x, y in pairs]))
-    if min(min(len(x), len(y)) for x, y in pairs) < SEEDS_FOR_A_CLAIM:
+    fewest = min(min(len(x), len(y)) for x, y in pairs)
+    if fewest < SEEDS_FOR_A_CLAIM:
         return Interval(value)
-    chance = _generator()
+    chance = np.random.default_rng(0)
     drawn = [
         _above(chance.choice(x, (RESAMPLES, len(x))), chance.choice(y, (RESAMPLES, len(y)))) for x, y in pairs
     ]
-    return Interval(value, *_interval(np.mean(drawn, axis=0)))
+    return Interval(value, *central(np.mean(drawn, axis=0), fewest, _freedom(pairs)))
 
 
-def ratio(a: Sequence[float], b: Sequence[float]) -> Interval:
-    """Mean of `a` divided by mean of `b`; the interval resamples the seeds of both."""
-    x, y = np.asarray(a, np.float64), np.asarray(b, np.float64)
-    if not len(x) or not len(y) or y.mean() <= 0:
+def ratio(a: Points, b: Points) -> Interval:
+    """Mean over seeds of `a` divided by that of `b`, geometric mean over the games of both.
+
+    The interval is Student's, for the logarithm of the ratio.
+    """
+    pairs = [(np.asarray(x, np.float64), np.asarray(y, np.float64)) for x, y in paired(a, b)]
+    if not pairs or min(min(x.mean(), y.mean()) for x, y in pairs) <= 0:
         return Interval(np.nan)
-    if min(len(x), len(y)) < SEEDS_FOR_A_CLAIM:
-        return Interval(float(x.mean() / y.mean()))
-    chance = _generator()
-    above = chance.choice(x, (RESAMPLES, len(x))).mean(axis=1)
-    below = chance.choice(y, (RESAMPLES, len(y))).mean(axis=1)
-    return Interval(float(x.mean() / y.mean()), *_interval(above / np.maximum(below, 1e-12)))
+    logs = float(np.mean([np.log(x.mean() / y.mean()) for x, y in pairs]))
+    if min(min(len(x), len(y)) for x, y in pairs) < SEEDS_FOR_A_CLAIM:
+        return Interval(float(np.exp(logs)))
+    spread = sum(v.var(ddof=1) / len(v) / v.mean() ** 2 for pair in pairs for v in pair)
+    reach = _student(_freedom(pairs)) * np.sqrt(spread) / len(pairs)
+    return Interval(float(np.exp(logs)), float(np.exp(logs - reach)), float(np.exp(logs + reach)))
 
 
 def judged(claim: str, interval: Interval, threshold: float, what: str) -> Verdict:
@@ -242,10 +242,11 @@ def _above(x: Array, y: Array) -> Array:
     return np.mean((left > right) + 0.5 * (left == right), axis=(1, 2))
 
 
-def _interval(drawn: Any) -> tuple[float, float]:
-    low, high = np.quantile(drawn, [0.025, 0.975])
-    return float(low), float(high)
+def _freedom(pairs: Sequence[tuple[Array, Array]]) -> int:
+    return sum(len(x) + len(y) - 2 for x, y in pairs)
 
 
-def _generator() -> np.random.Generator:
-    return np.random.default_rng(0)
+def _student(freedom: int) -> float:
+    from scipy.stats import t
+
+    return float(t.ppf(0.975, freedom))

@@ -63,10 +63,13 @@ def score_table(
 
 
 def value_table(caption: str, rows: Rows, variants: Sequence[str], columns: dict[str, Value]) -> Table:
-    """Measured values by variant, all games together."""
-    lines = []
+    """Measured values by variant; a line for each game where there are several."""
+    several, lines = len(rows.games) > 1, []
     for variant in variants:
-        lines.append([variant, *(cell(rows.flat(variant, value)) for value in columns.values())])
+        found = [rows.points(variant, value) for value in columns.values()]
+        for game in rows.games:
+            name = f"{variant}, {game}" if several else variant
+            lines.append([name, *(cell(points.get(game, [])) for points in found)])
     return Table(caption, ["", *columns], lines)
 
 
@@ -127,11 +130,11 @@ def curve(
 
 
 def bars(title: str, caption: str, groups: dict[str, Value], rows: Rows, variants: Sequence[str]) -> Figure:
-    """A bar for each variant in each group of measurements."""
+    """A bar for each variant in each group of measurements, each of one game."""
     values: list[list[float | None]] = []
     intervals: list[list[tuple[float, float] | None]] = []
     for variant in variants:
-        found = [_all(rows, variant, value) for value in groups.values()]
+        found = [_one_game(rows, variant, value) for value in groups.values()]
         values.append([None if f is None else f.value for f in found])
         intervals.append([(f.low, f.high) if f is not None and f.is_known else None for f in found])
     return Figure(title, caption, bars=Bars([*groups], [*variants], values, intervals))
@@ -205,9 +208,9 @@ def _what_differs(row: Json) -> str:
     return str({k: v for k, v in row["settings"].items() if k not in ("env", "seed", "offline", "compile")})
 
 
-def _all(rows: Rows, variant: str, value: Value) -> Interval | None:
-    points = rows.flat(variant, value)
-    return evidence.mean(points) if points else None
+def _one_game(rows: Rows, variant: str, value: Value) -> Interval | None:
+    found = [*rows.points(variant, value).values()]
+    return evidence.mean(found[0]) if len(found) == 1 else None
 
 
 def _bands(curves: Sequence[list[list[float]]]) -> tuple[list[float], list[float], list[float], list[float]]:

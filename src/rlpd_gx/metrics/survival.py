@@ -42,11 +42,15 @@ def restricted_mean(survival: Survival, horizon: float) -> float:
 
 
 def ttfv(times: npt.ArrayLike, events: npt.ArrayLike, horizon: float) -> dict[str, float]:
-    """Kaplan-Meier median, restricted mean and the share that had an event."""
-    curve = kaplan_meier(times, events)
+    """Kaplan-Meier median, restricted mean and the share that had an event.
+
+    Nothing is known beyond the longest replay, so the mean is restricted to that where it is below the horizon.
+    """
+    curve, followed = kaplan_meier(times, events), min(horizon, float(np.max(times)))
     return {
         "ttfv_median": median(curve),
-        "ttfv_restricted_mean": restricted_mean(curve, horizon),
+        "ttfv_restricted_mean": restricted_mean(curve, followed),
+        "ttfv_followed": followed,
         "ttfv_event_share": float(np.mean(np.asarray(events, bool))),
     }
 

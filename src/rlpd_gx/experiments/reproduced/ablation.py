@@ -11,9 +11,8 @@ from rlpd_gx.report.chapter import Verdict, Word
 GAMES = ("Freeway", "Breakout", "Qbert", "Seaquest", "BankHeist", "Frostbite")
 PAPER_GAMES = ("Amidar", "Breakout", "CrazyClimber", "Freeway", "Jamesbond", "Qbert")
 FULL = "RLPD-GX"
-NO_GUARDIAN, NO_BACKUP, NO_DTS, NO_DSS = (
-    f"without {part}" for part in ("Guardian", "guarded backup", "DTS", "DSS")
-)
+PARTS = ("Guardian", "guarded backup", "DTS", "DSS")
+NO_GUARDIAN, NO_BACKUP, NO_DTS, NO_DSS = (f"without {part}" for part in PARTS)
 VARIANTS = (
     Variant(FULL, "full"),
     Variant(NO_GUARDIAN, "no-guardian"),
@@ -36,10 +35,8 @@ def show(rows: Rows) -> Findings:
     points = {name: rows.points(name, score) for name in NAMES}
     above = partial(better, least_games=GAMES_FOR_A_CLAIM)
     verdicts = [
-        above(
-            f"{FULL} scores higher {name}".replace("without", "with than without"), points[FULL], points[name]
-        )
-        for name in (NO_GUARDIAN, NO_BACKUP, NO_DTS, NO_DSS)
+        above(f"{FULL} scores higher with {part} than without", points[FULL], points[f"without {part}"])
+        for part in PARTS
     ]
     verdicts += [
         together(

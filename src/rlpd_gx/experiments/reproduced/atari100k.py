@@ -1,11 +1,9 @@
 """Table "Atari 100k benchmark results": 26 games, in three separate tables by what the guard may use."""
 
-from collections.abc import Callable
-
 import numpy as np
 
 from rlpd_gx.experiments import reported, showing
-from rlpd_gx.experiments.evidence import SEEDS_FOR_A_CLAIM, Interval, Rows, judged, score
+from rlpd_gx.experiments.evidence import Interval, Rows, judged, of_enough_games, score
 from rlpd_gx.experiments.experiment import (
     LOOK_AHEAD,
     RANDOM,
@@ -16,9 +14,8 @@ from rlpd_gx.experiments.experiment import (
     atari_runs,
 )
 from rlpd_gx.experiments.plan import Planned
-from rlpd_gx.metrics.scores import bootstrap, iqm, mean, median
+from rlpd_gx.metrics.scores import summary
 from rlpd_gx.report.chapter import Table
-from rlpd_gx.types import Array
 
 OURS = "RLPD-GX"
 UNGUARDED = "RLPD-GX without a guard"
@@ -34,7 +31,8 @@ TABLES = {  # what the guard may use -> the learner, and a random policy under t
         Variant(RANDOM_AHEAD, values={"guard": "random", "rules": LOOK_AHEAD}),
     ),
 }
-AGGREGATES: dict[str, Callable[[Array], float]] = {"mean": mean, "median": median, "IQM": iqm}
+KEYS = {"mean": "mean", "median": "median", "IQM": "iqm"}
+GROUPS = {"all": "", "agent_optimal": ", games above human", "human_optimal": ", games below"}
 PAPER = {"mean": 3.02, "median": 1.25, "IQM": 1.81}  # the last is of its printed scores
 
 
@@ -51,34 +49,36 @@ def plan(request: Request) -> list[Planned]:
     ]
 
 
-def aggregate(rows: Rows, variant: str, how: str) -> Interval:
-    """An aggregate of human-normalised scores, with its stratified bootstrap interval from five seeds in every game."""
+def aggregates(rows: Rows, variant: str, group: str = "all") -> dict[str, Interval]:
+    """Mean, median and IQM of human-normalised scores, with intervals from five seeds in every game.
+
+    `group`: all games, or those where the agent is above a human or below.
+    """
     points = {
         game: [reported.normalised(game, value) for value in values]
         for game, values in rows.points(variant, score).items()
     }
-    if not points:
-        return Interval(np.nan)
-    fewest = min(map(len, points.values()))
-    value = AGGREGATES[how](np.stack([np.asarray(values[:fewest]) for values in points.values()]))
-    if fewest < SEEDS_FOR_A_CLAIM:
-        return Interval(value)
-    return Interval(value, *bootstrap(points, AGGREGATES[how], np.random.default_rng(0)))
+    found = summary(points, np.random.default_rng(0))[group]
+    nothing = np.nan, np.nan
+    return {
+        how: Interval(found.get(key, np.nan), *found.get(f"{key}_interval", nothing))
+        for how, key in KEYS.items()
+    }
 
 
 def show(rows: Rows) -> Findings:
     """Three tables, and the paper's aggregates beside ours."""
     verdicts, tables = [], [_aggregates(rows)]
-    complete = len(rows.games) == len(reported.GAMES)
     for table, variants in TABLES.items():
         names = [variant.name for variant in variants]
         here = rows.of(table=table)
         if not here.rows:
             continue
+        games = len(here.points(names[0], score))
         for how in ("mean", "median"):
-            found = aggregate(here, names[0], how) if complete else Interval(np.nan)
-            what = f"{how} over {len(here.games)} games"
-            verdicts.append(judged(f"Normalised {how} {PAPER[how]} ({table})", found, PAPER[how], what))
+            claim = f"Normalised {how} {PAPER[how]} ({table})"
+            found = judged(claim, aggregates(here, names[0])[how], PAPER[how], f"{how} over {games} games")
+            verdicts.append(of_enough_games(found, games, len(reported.GAMES)))
         tables += [_scores(here, table, names), showing.safety_table(here, names)]
     return Findings(verdicts, tables)
 
@@ -88,13 +88,19 @@ def _aggregates(rows: Rows) -> Table:
     for table, variants in TABLES.items():
         here = rows.of(table=table)
         for variant in variants if here.rows else ():
-            found = [aggregate(here, variant.name, how) for how in AGGREGATES]
-            cells = [
-                f"{f.value:.2f}" + (f" [{f.low:.2f}, {f.high:.2f}]" if f.is_known else "") for f in found
-            ]
-            lines.append([variant.name, str(len(here.games)), *cells])
-    lines.append([f"{OURS}, {showing.PAPER}", "26", *(f"{PAPER[how]:.2f}" for how in AGGREGATES)])
-    return Table("Human-normalised scores", ["", "games", *AGGREGATES], lines)
+            points = here.points(variant.name, score)
+            above = sum(np.mean([reported.normalised(g, v) for v in vs]) >= 1 for g, vs in points.items())
+            counts = {"all": len(points), "agent_optimal": above, "human_optimal": len(points) - above}
+            for group, name in GROUPS.items():
+                found = aggregates(here, variant.name, group)
+                if counts[group]:
+                    lines.append([variant.name + name, str(counts[group]), *map(_cell, found.values())])
+    lines.append([f"{OURS}, {showing.PAPER}", "26", *(f"{PAPER[how]:.2f}" for how in KEYS)])
+    return Table("Human-normalised scores", ["", "games", *KEYS], lines)
+
+
+def _cell(found: Interval) -> str:
+    return f"{found.value:.2f}" + (f" [{found.low:.2f}, {found.high:.2f}]" if found.is_known else "")
 
 
 def _scores(rows: Rows, table: str, variants: list[str]) -> Table:

@@ -28,7 +28,6 @@ WITH_DATA: Settings = {
     "offline_state": "rlpd_gx.envs.mujoco:stored_joint_state",
     "warm_start_updates": 10_000,
 }
-BEGINNER = "behaviour_iteration <= 20"  # of the ladder data: what a beginner saw
 
 
 def plan(request: Request) -> list[Planned]:
@@ -41,8 +40,6 @@ def plan(request: Request) -> list[Planned]:
         env, rules = TASKS[task]
         offline = request.data(task)
         data: Settings = {"offline": offline} | WITH_DATA if offline else {}
-        if "ladder" in offline:
-            data["offline_where"] = (BEGINNER,)
         for variant in (v for v in VARIANTS if offline or v.name != CLONE):
             for seed in request.seed_range:
                 values = BUDGET | {"env": env, "rules": rules} | data | scale.settings | variant.values
@@ -62,7 +59,7 @@ def show(rows: Rows) -> Findings:
     verdicts = [_no_violation(rows)]
     if OURS in points and UNGUARDED in points:
         parts = [
-            judged(game, ratio(values, points[UNGUARDED].get(game, [])), 0.9, "ratio of returns")
+            judged(game, ratio({game: values}, points[UNGUARDED]), 0.9, "ratio of returns")
             for game, values in points[OURS].items()
         ]
         verdicts.append(together("Guarded returns are at least 0.9 of the unguarded ones", parts))

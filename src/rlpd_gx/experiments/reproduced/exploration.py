@@ -32,7 +32,7 @@ def show(rows: Rows) -> Findings:
     for what, value in (("state coverage", COVERAGE), ("visitation entropy", ENTROPY)):
         claim = f"Guardian has higher {what} than the safety baselines"
         verdicts.append(against_each(claim, rows, GUARDIAN, SAFETY, value, better))
-        share = ratio(rows.flat(GUARDIAN, value), rows.flat(ONLINE, value))
+        share = ratio(rows.points(GUARDIAN, value), rows.points(ONLINE, value))
         verdicts.append(
             judged(f"Guardian's {what} is at least 0.9 of the unguarded one", share, 0.9, "ratio")
         )

@@ -50,12 +50,12 @@ def plan(request: Request) -> list[Planned]:
 
 
 def median_time(row: Json) -> float | None:
-    """Median steps to the first unsafe event under the guard; the horizon where half of the replays had none."""
+    """Median steps to the first unsafe event under the guard; where half had none, how long they were followed."""
     found = row["measured"].get("ttfv")
     if not isinstance(found, dict):
         return None
     reached = found["ttfv_median_with_guard"]
-    return found["horizon"] if reached is None else reached
+    return found["ttfv_followed_with_guard"] if reached is None else reached
 
 
 def survival(subject: object) -> Json:
@@ -99,8 +99,10 @@ def show(rows: Rows) -> Findings:
         late("probe_q_variance_scaled"),
         mean_height(MARGINS),
     )
-    flat = {name: rows.flat(name, TTFV) for name in NAMES}
-    learned = max(LEARNED, key=lambda name: np.mean(flat[name]) if flat[name] else -np.inf)
+    times = {name: rows.points(name, TTFV) for name in NAMES}
+    learned = max(
+        LEARNED, key=lambda name: np.mean([float(np.mean(t)) for t in times[name].values()] or [-np.inf])
+    )
     verdicts = [
         against_each("Guardian has the lowest TD error", rows, GUARDIAN, OTHERS, td_error, lower),
         against_each("Guardian has the lowest Q-ensemble variance", rows, GUARDIAN, OTHERS, q_variance, lower),
@@ -111,7 +113,7 @@ def show(rows: Rows) -> Findings:
         judged(
             "Guardian more than doubles the time to the first violation of the best learned guard "
             f"(the paper: {PAPER_RATIO:.2f} times)",
-            ratio(flat[GUARDIAN], flat[learned]), 2.0, f"ratio to {learned}",
+            ratio(times[GUARDIAN], times[learned]), 2.0, f"ratio to {learned}",
         ),
     ]  # fmt: skip
     values = {

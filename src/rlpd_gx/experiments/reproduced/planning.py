@@ -6,7 +6,8 @@ from rlpd_gx.experiments import reported, showing
 from rlpd_gx.experiments.evidence import Rows, judged, score
 from rlpd_gx.experiments.experiment import LOOK_AHEAD, Experiment, Findings, Request, Variant, atari_runs
 from rlpd_gx.experiments.plan import Planned
-from rlpd_gx.experiments.reproduced.atari100k import AGGREGATES, AHEAD, RANDOM_AHEAD, aggregate
+from rlpd_gx.experiments.reproduced.atari100k import AHEAD, KEYS, RANDOM_AHEAD, aggregates
+from rlpd_gx.metrics.scores import AGGREGATES
 from rlpd_gx.report.chapter import Table
 
 GAMES = (
@@ -54,15 +55,13 @@ def show(rows: Rows) -> Findings:
         lines.append(
             [f"{planner}, published", *cells, "half a second" if "iw_p" in planner else f"{THEIR_FRAMES:,}"]
         )
-    iw = {how: AGGREGATES[how](_column("IW(1)", games)) for how in AGGREGATES}
+    ours = [*rows.points(AHEAD, score)]
+    iw = {
+        how: float(AGGREGATES[key](_column("IW(1)", ours))) if ours else np.nan for how, key in KEYS.items()
+    }
     verdicts = [
-        judged(
-            f"{AHEAD} is above IW(1) in these games ({how} {iw[how]:.2f})",
-            aggregate(rows, AHEAD, how),
-            iw[how],
-            how,
-        )
-        for how in AGGREGATES
+        judged(f"{AHEAD} is above IW(1) in these games ({how} {iw[how]:.2f})", found, iw[how], how)
+        for how, found in aggregates(rows, AHEAD).items()
     ]
     tables = [
         Table("Scores in games of 18,000 frames", ["", *games, "simulated frames a decision"], lines),

@@ -47,7 +47,6 @@ def show(rows: Rows) -> Findings:
     """Score, collapse, TD error, Q variance and time to the first unsafe event."""
     ours, theirs = GUARDIAN, SHIELD
     td_error, q_variance = late("probe_td_error_scaled"), late("probe_q_variance_scaled")
-    safe = [rows.flat(name, SAFE_STEPS) for name in (theirs, ours)]
     above, below = (partial(how, least_games=GAMES_FOR_A_CLAIM) for how in (better, lower))
 
     def both(value: Value) -> tuple[Points, Points]:
@@ -61,7 +60,7 @@ def show(rows: Rows) -> Findings:
         of_enough_games(
             judged(
                 "SAC+Shield is nearly as safe: at least 0.8 of the steps to the first unsafe event",
-                ratio(*safe),
+                ratio(*both(SAFE_STEPS)[::-1]),
                 0.8,
                 "ratio",
             ),
@@ -77,7 +76,7 @@ def show(rows: Rows) -> Findings:
     }
     tables = [
         showing.score_table(rows, NAMES),
-        showing.value_table(f"Stability and safety, all games{showing.horizon(rows)}", rows, NAMES, values),
+        showing.value_table(f"Stability and safety{showing.horizon(rows)}", rows, NAMES, values),
         showing.safety_table(rows, NAMES),
     ]
     figures = []
