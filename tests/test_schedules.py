@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rlpd_gx.errors import GxError
-from rlpd_gx.schedules import Abrupt, Constant, Interval, Sigmoid, two_stage
+from rlpd_gx.schedules import Abrupt, Constant, Interval, Sigmoid
 
 shares = st.floats(0, 1)
 
@@ -31,7 +31,7 @@ def test_sigmoid_stays_between_its_ends_and_moves_one_way(low, high, total, stee
 def test_comparators():
     assert [Constant(0.5)(step) for step in (0, 10**6)] == [0.5, 0.5]
     assert [Abrupt(100, 0.1, 0.4)(step) for step in (0, 99, 100, 10**6)] == [0.1, 0.1, 0.4, 0.4]
-    assert [two_stage(100)(step) for step in (0, 99, 100)] == [0.0, 0.0, 1.0]
+    assert [Abrupt(100, 0.0, 1.0)(step) for step in (0, 99, 100)] == [0.0, 0.0, 1.0]
 
 
 def test_interval_is_the_equation_of_dts_rounded_to_the_nearest():

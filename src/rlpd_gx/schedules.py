@@ -60,11 +60,6 @@ class Abrupt:
         return self.before if step < self.switch_step else self.after
 
 
-def two_stage(switch_step: int) -> Abrupt:
-    """Offline data only, then online data only."""
-    return Abrupt(switch_step, before=0.0, after=1.0)
-
-
 @dataclass(frozen=True)
 class Interval:
     """DTS: Delta(t) = low + (high - low) * (t/T)^exponent, rounded to the nearest whole step (halves up)."""

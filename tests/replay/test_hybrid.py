@@ -13,7 +13,7 @@ from rlpd_gx.replay.hybrid import Hybrid
 from rlpd_gx.replay.ring import Ring
 from rlpd_gx.replay.samplers import Draw, Span, Stride, Uniform
 from rlpd_gx.replay.segments import Segments
-from rlpd_gx.schedules import Abrupt, Constant, Interval, Sigmoid, two_stage
+from rlpd_gx.schedules import Abrupt, Constant, Interval, Sigmoid
 from rlpd_gx.types import Batch
 
 OFFLINE = offline_story(FRAMES, [30, 40])
@@ -29,7 +29,7 @@ def make(online, offline=DATA, *, sampler=None, seed=0, kind=np.random.PCG64, **
 
 @pytest.mark.parametrize(
     "schedule",
-    [Constant(0.1), Constant(1 / 3), Sigmoid(500, 0.03, 0.5), Abrupt(250, 0.0, 0.7), two_stage(250)],
+    [Constant(0.1), Constant(1 / 3), Sigmoid(500, 0.03, 0.5), Abrupt(250, 0.0, 0.7), Abrupt(250, 0.0, 1.0)],
     ids=lambda schedule: repr(schedule),
 )
 def test_every_minibatch_of_a_schedule_has_the_exact_number_of_online_rows(schedule):
