@@ -23,9 +23,10 @@ def chapter(experiment: Experiment, rows: Rows) -> Chapter:
         for scale in rows.labels("scale")
     ]
     commands += [row["command"] for row in rows.rows[:1]]
+    points = every_seed("Score of every seed", rows, evidence.score)
     return Chapter(
-        experiment.name, experiment.title, experiment.about, [*found.verdicts], [*found.tables], [*found.figures],
-        facts(rows), commands, notes(rows),
+        experiment.name, experiment.title, experiment.about, [*found.verdicts], [*found.tables, points],
+        [*found.figures], facts(rows), commands, notes(rows),
     )  # fmt: skip
 
 
@@ -71,6 +72,15 @@ def value_table(caption: str, rows: Rows, variants: Sequence[str], columns: dict
             name = f"{variant}, {game}" if several else variant
             lines.append([name, *(cell(points.get(game, [])) for points in found)])
     return Table(caption, ["", *columns], lines)
+
+
+def every_seed(caption: str, rows: Rows, value: Value) -> Table:
+    """Every point: a value of each seed, by variant and game, in the order of the seeds."""
+    games, lines = rows.games, []
+    for variant in rows.labels("variant"):
+        points = rows.points(variant, value)
+        lines.append([variant, *(", ".join(map(short, points.get(game, []))) or "–" for game in games)])
+    return Table(caption, ["", *games], lines)
 
 
 def horizon(rows: Rows) -> str:

@@ -3,10 +3,20 @@
 from rlpd_gx.config import Settings
 from rlpd_gx.errors import GxError
 from rlpd_gx.experiments import showing
-from rlpd_gx.experiments.evidence import SEEDS_FOR_A_CLAIM, Rows, better, judged, ratio, score, together
+from rlpd_gx.experiments.evidence import (
+    SEEDS_FOR_A_CLAIM,
+    Rows,
+    better,
+    judged,
+    measured,
+    ratio,
+    score,
+    together,
+)
 from rlpd_gx.experiments.experiment import RANDOM, Experiment, Findings, Request, Variant, named
 from rlpd_gx.experiments.plan import Planned
 from rlpd_gx.report.chapter import Verdict, Word
+from rlpd_gx.trees import Json
 
 TASKS = {  # short name -> environment and rules
     "Hopper": ("Hopper-v5", "rlpd_gx.envs.mujoco:power"),
@@ -48,14 +58,25 @@ def plan(request: Request) -> list[Planned]:
                         {"warm_start_updates": 10} if variant.name == CLONE else {}
                     )
                 labels = {"game": task, "variant": variant.name, "seed": seed, "scale": scale.name}
-                runs.append(named(Planned("", values | {"seed": seed}, variant.preset, labels)))
+                measure = ("dependence",)
+                runs.append(
+                    named(
+                        Planned("", values | {"seed": seed}, variant.preset, labels, measure, scale.measuring)
+                    )
+                )
     return runs
+
+
+def last_five(row: Json) -> float | None:
+    """Mean return of the last five evaluations: policies swing from one to the next."""
+    returns = [height for _, height in row["curve"][-5:]]
+    return sum(returns) / len(returns) if returns else row["score"]
 
 
 def show(rows: Rows) -> Findings:
     """Returns, and violations as a wrapper below the guard counts them."""
     names = [variant.name for variant in VARIANTS if rows.of(variant=variant.name).rows]
-    points = {name: rows.points(name, score) for name in names}
+    points = {name: rows.points(name, last_five) for name in names}
     verdicts = [_no_violation(rows)]
     if OURS in points and UNGUARDED in points:
         parts = [
@@ -66,7 +87,16 @@ def show(rows: Rows) -> Findings:
     for other in (SHIELD, CLONE, RANDOM.name):
         if other in points:
             verdicts.append(better(f"RLPD-GX has higher returns than {other}", points[OURS], points[other]))
-    tables = [showing.score_table(rows, names), showing.safety_table(rows, names)]
+    returns = {
+        "return, last five evaluations": last_five,
+        "final evaluation": score,
+        "the final policy without its guard": measured("dependence", "return_without_guard"),
+    }
+    tables = [
+        showing.value_table("Returns", rows, names, returns),
+        showing.every_seed("Last five evaluations, every seed", rows, last_five),
+        showing.safety_table(rows, names),
+    ]
     return Findings(verdicts, tables)
 
 
