@@ -142,3 +142,15 @@ def test_a_claim_does_not_wait_for_variants_it_is_not_about():
     begun = [row for row in rows if row["table"] != "privileged look-ahead" or row["seed"] == 0]
     words = {v.claim: v.word for v in chapter(find("atari100k"), Rows(begun)).verdicts}
     assert words["Normalised median 1.25 (RAM rules)"] == Word.CONFIRMED
+
+
+def test_simulated_frames_are_divided_by_the_decisions_they_were_simulated_for():
+    """Those of training and of all evaluations, not of the last one alone."""
+    rows = made_rows("planning", lambda game, variant: 100.0, games=("Boxing",))
+    for row in rows:
+        row["simulated_steps"] = 10 * (1_000 + 4_000)
+        row["training"] = row["training"] | {"steps": 1_000}
+        row["evaluation"] = row["evaluation"] | {"steps": 400}
+        row["outside"]["evaluation"]["executed"] = 4_000
+    table = find("planning").show(Rows(rows)).tables[0]
+    assert [line[-1] for line in table.rows[:2]] == ["40", "40"]  # 10 steps of 4 frames

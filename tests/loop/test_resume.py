@@ -127,6 +127,26 @@ def _trainer(out: Path, **values: Any) -> tuple[Trainer, Saver]:
     return trainer, saver
 
 
+def _killed_before_the_last_checkpoint(out: Path) -> None:
+    shutil.rmtree(sorted((out / "checkpoints").iterdir())[-1])
+
+
+def test_simulated_steps_of_earlier_evaluations_are_not_lost(tmp_path: Path) -> None:
+    values = TASKS["look-ahead"] | {
+        "env_kwargs": {"max_steps": 20},
+        "steps": 60,
+        "evaluate_every": 30,
+        "checkpoint_every": 30,
+    }
+    trainer, saver = _trainer(tmp_path, **values)
+    whole = trainer.train(saver)
+    _killed_before_the_last_checkpoint(tmp_path)
+    again, saver, _ = resume(tmp_path)
+    assert again.step == 30
+    assert sum(rule.simulated_steps for rule in again.evaluation_environment.look_aheads) > 0
+    assert again.train(saver)["simulated_steps"] == whole["simulated_steps"]
+
+
 def test_a_damaged_checkpoint_gives_way_to_the_one_before(tmp_path: Path) -> None:
     trainer, saver = _trainer(tmp_path, **TASKS["two probes"], steps=60)
     trainer.train(saver)

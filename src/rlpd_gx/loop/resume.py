@@ -19,6 +19,8 @@ from rlpd_gx.loop.run_folder import Logs, RunFolder
 from rlpd_gx.loop.task import Counting, Task
 from rlpd_gx.loop.train import Trainer, Watcher
 from rlpd_gx.replay.segments import Segments
+from rlpd_gx.rules import Lookahead
+from rlpd_gx.trees import Json
 
 FORMAT = 2
 """Changes with what a checkpoint holds: one of another format is refused, never reinterpreted."""
@@ -130,6 +132,8 @@ def restore(trainer: Trainer, state: dict[str, Any]) -> list[str]:
     trainer.last_score = np.nan if state["last_score"] is None else state["last_score"]
     if state["last_evaluation"] is not None:
         trainer.last_evaluation = Evaluation.from_state(state["last_evaluation"])
+    if "evaluation_rules" in state:  # checkpoints of earlier versions lack it
+        _recall(trainer.evaluation_environment.look_aheads, state["evaluation_rules"])
     for member, saved in zip(trainer.environments.members, state["environments"], strict=True):
         notes += _restore_member(trainer, member, saved)
     # Episodes that start over: their last step is truncated, and bootstraps from the safe set saved for that.
@@ -200,6 +204,7 @@ def _state(trainer: Trainer, segments: Segments) -> dict[str, Any]:
         "environments": [
             _member_state(trainer.environments, member) for member in trainer.environments.members
         ],
+        "evaluation_rules": [rule.memory() for rule in trainer.evaluation_environment.look_aheads],
     }
 
 
@@ -219,8 +224,7 @@ def _member_state(environments: Environments, member: Member) -> dict[str, Any]:
 def _restore_member(trainer: Trainer, member: Member, saved: dict[str, Any]) -> list[str]:
     if isinstance(member.env, GuardedEnv):
         member.env.audit.load_state(saved["audit"])
-    for rule, memory in zip(member.look_aheads, saved["rules"], strict=True):
-        rule.restore_memory(memory)
+    _recall(member.look_aheads, saved["rules"])
     if saved["environment"] is not None:
         snapshots.restore(member.env, saved["environment"])
         observation = saved["observation"]
@@ -232,6 +236,11 @@ def _restore_member(trainer: Trainer, member: Member, saved: dict[str, Any]) -> 
     seed = trainer.task.config.run.seed + 7919 * (trainer.step + 1) + member.index
     member.reset(seed)
     return [f"the episode of environment {member.index} starts over: {why}"]
+
+
+def _recall(rules: list[Lookahead], memories: list[Json]) -> None:
+    for rule, memory in zip(rules, memories, strict=True):
+        rule.restore_memory(memory)
 
 
 def trained(path: Path) -> tuple[QLearner, Task]:

@@ -297,9 +297,15 @@ class Trainer:
                 for name in self.task.unbacked_rules
             },
             "rows": asdict(self.hybrid.counts),
-            "simulated_steps": self.environments.simulated_steps + self.evaluation_environment.simulated_steps,
+            "simulated_steps": self.simulated_steps,
             "seconds": {name: round(value, 3) for name, value in self.seconds.items()},
         }  # fmt: skip
+
+    @property
+    def simulated_steps(self) -> int:
+        """Steps that rules have simulated in a model, in training and in all evaluations."""
+        rules = {*self.environments.look_aheads, *self.evaluation_environment.look_aheads}
+        return sum(rule.simulated_steps for rule in rules)
 
     @property
     def corrects(self) -> bool:
