@@ -147,6 +147,18 @@ def test_simulated_steps_of_earlier_evaluations_are_not_lost(tmp_path: Path) -> 
     assert again.train(saver)["simulated_steps"] == whole["simulated_steps"]
 
 
+def test_a_killed_run_keeps_its_time(tmp_path: Path) -> None:
+    trainer, saver = _trainer(tmp_path, **TASKS["two probes"] | {"steps": 60})
+    trainer.train(saver)
+    _killed_before_the_last_checkpoint(tmp_path)
+    again, saver, _ = resume(tmp_path)
+    before = dict(again.seconds)
+    for seconds in (before, again.train(saver)["seconds"]):
+        parts = sum(value for name, value in seconds.items() if name != "total")
+        assert seconds["total"] > parts - 0.01 > 0  # rounded
+    assert again.seconds["total"] > before["total"]
+
+
 def test_a_damaged_checkpoint_gives_way_to_the_one_before(tmp_path: Path) -> None:
     trainer, saver = _trainer(tmp_path, **TASKS["two probes"], steps=60)
     trainer.train(saver)

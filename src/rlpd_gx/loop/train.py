@@ -87,6 +87,7 @@ class Trainer:
         self.step, self.warm_updates, self.owed_updates, self.updates = 0, 0, 0, 0
         self.window = Window()
         self.seconds = {"environment": 0.0, "update": 0.0, "evaluation": 0.0, "checkpoint": 0.0, "total": 0.0}
+        self._counted_until = time.perf_counter()  # in seconds["total"]
         self.stop_signal: int | None = None
         self.probe_set: Batch[Array] | None = None
         self.last_evaluation: Evaluation | None = None
@@ -197,18 +198,18 @@ class Trainer:
 
     def train(self, save: Save) -> Json:
         """Go on to the end; `save(trainer)` makes a checkpoint. Returns the result."""
-        run, start = self.task.config.run, time.perf_counter()
+        run, self._counted_until = self.task.config.run, time.perf_counter()
         with self.signals():
             self.warm_start(save)
             while self.step < run.steps and self.stop_signal is None:
                 self.train_step()
                 self.after_step(save)
-            self.seconds["total"] += time.perf_counter() - start
             if self.stop_signal is not None:
-                save(self)
+                self.checkpoint(save)
                 raise Stopped(self.stop_signal, self.step)
         if self.last_evaluation is None or self.step == 0:
             self.evaluate()
+        self.count_time()
         result = self.result()
         self.folder.write("result.json", result)
         self.folder.release()
@@ -228,7 +229,7 @@ class Trainer:
                 watcher.step(self)
         if self.warm_updates > before and self.stop_signal is None:
             self.report("train", **self.window.row())
-            save(self)
+            self.checkpoint(save)
 
     def after_step(self, save: Save) -> None:
         """Rows, evaluations and checkpoints, each when it is due."""
@@ -242,8 +243,13 @@ class Trainer:
         if last or (run.evaluate_every and self.crossed(run.evaluate_every)):
             self.evaluate()
         if last or self.crossed(run.checkpoint_every):
-            with self.timed("checkpoint"):
-                save(self)
+            self.checkpoint(save)
+
+    def checkpoint(self, save: Save) -> None:
+        """Save the run, with its time so far."""
+        self.count_time()
+        with self.timed("checkpoint"):
+            save(self)
 
     def evaluate(self) -> None:
         """Whole episodes on an environment of their own."""
@@ -320,6 +326,12 @@ class Trainer:
     def audits(self) -> list[Audit]:
         """The audit of each guarded environment."""
         return [m.env.audit for m in self.environments.members if isinstance(m.env, GuardedEnv)]
+
+    def count_time(self) -> None:
+        """Bring the total up to date: what a checkpoint holds is never less than the sum of its parts."""
+        now = time.perf_counter()
+        self.seconds["total"] += now - self._counted_until
+        self._counted_until = now
 
     @contextmanager
     def timed(self, what: str) -> Iterator[None]:
