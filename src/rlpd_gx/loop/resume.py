@@ -92,7 +92,7 @@ def resume(
     if not saver.checkpoints.exist():  # killed before the first one was complete
         if origin := folder.asked().get("forked_from"):
             raise GxError(
-                f"{path}: was stopped before it held what {origin} had learned; fork that once more"
+                f"{path}: was stopped before it held what {origin} had learned; remove this folder and fork again"
             )
         logs.cut(None)
         trainer = Trainer(task, folder, watchers)
