@@ -159,6 +159,15 @@ def test_a_killed_run_keeps_its_time(tmp_path: Path) -> None:
     assert again.seconds["total"] > before["total"]
 
 
+def test_more_steps_hold_also_without_a_checkpoint(tmp_path: Path) -> None:
+    config = configure("rlpd-gx", TINY | TASKS["two probes"] | {"steps": 40}, "test")
+    RunFolder.create(tmp_path, config, "test").release()  # killed before the first checkpoint
+    resume(tmp_path, steps=60)
+    assert RunFolder.open(tmp_path)[1].run.steps == 60
+    again, saver, _ = resume(tmp_path)
+    assert again.train(saver)["steps"] == 60
+
+
 def test_a_damaged_checkpoint_gives_way_to_the_one_before(tmp_path: Path) -> None:
     trainer, saver = _trainer(tmp_path, **TASKS["two probes"], steps=60)
     trainer.train(saver)

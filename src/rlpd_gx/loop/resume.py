@@ -97,6 +97,8 @@ def resume(
         logs.cut(None)
         trainer = Trainer(task, folder, watchers)
         trainer.begin()
+        if steps is not None:
+            folder.write("config.json", folder.asked() | {"steps": steps})
         saver(trainer)
         return trainer, saver, ["there is no checkpoint yet: the run begins"]
     loaded = saver.checkpoints.load()
