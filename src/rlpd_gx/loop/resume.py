@@ -80,7 +80,7 @@ def resume(
     steps: int | None = None,
     counting: Counting | None = None,
 ) -> tuple[Trainer, Saver, list[str]]:
-    """The trainer of a run folder as it was at its newest good checkpoint, and what there is to say of it.
+    """The trainer of a run folder as it was at its newest good checkpoint, and notes for the user.
 
     `steps` extends the run: its schedules then stretch over the new length.
     """
@@ -116,13 +116,13 @@ def resume(
         )
     notes = [*loaded.notes, *logs.check(state["logs"])]
     trainer = Trainer(task, folder, watchers)
-    logs.cut(state["logs"])  # after the audits have said that they begin: they go on instead
+    logs.cut(state["logs"])  # new audits write a start line: cut that too, since these continue
     saver.segments.restore(trainer.online, state["segments"], state["ring"])
     return trainer, saver, [*notes, *restore(trainer, state)]
 
 
 def restore(trainer: Trainer, state: dict[str, Any]) -> list[str]:
-    """Make a new trainer what another was when it was saved, but for its replay buffer; what there is to say of it."""
+    """Make a new trainer what another was when it was saved, but for its replay buffer; returns notes for the user."""
     notes: list[str] = []
     trainer.learner.load_state(state["learner"])
     trainer.guard.load_state(state["guard_state"])

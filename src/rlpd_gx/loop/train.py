@@ -23,7 +23,7 @@ from rlpd_gx.learner.q_learner import returns_to_go
 from rlpd_gx.loop.environments import Environments
 from rlpd_gx.loop.evaluate import Evaluation, count, evaluate
 from rlpd_gx.loop.probes import probe_set
-from rlpd_gx.loop.run_folder import RunFolder
+from rlpd_gx.loop.run_folder import RunFolder, audit_names
 from rlpd_gx.loop.task import Task
 from rlpd_gx.metrics.values import q_variance, td_error
 from rlpd_gx.replay.hybrid import Hybrid
@@ -78,8 +78,8 @@ class Trainer:
             gamma=data.gamma,
         )
         self.generator = np.random.default_rng(proposing)
-        names = ["audit.jsonl"] if run.num_envs == 1 else [f"audit-{i}.jsonl" for i in range(run.num_envs)]
-        self.environments = task.environments([task.make_env(audit=folder.path / n) for n in names])
+        audit_files = [folder.path / name for name in audit_names(run.num_envs)]
+        self.environments = task.environments([task.make_env(audit=file) for file in audit_files])
         self.evaluation_environment = task.environments([task.make_env(evaluation=True)])
         audits = self.audits()
         self.near_miss = audits[0].near_miss if audits else 0.0
@@ -175,7 +175,7 @@ class Trainer:
         self.online.begin(self.environments.frame, where=where)
 
     def calibrate(self) -> None:
-        """Show the learner what observations look like."""
+        """Fit the learner's observation normalisation to sampled batches."""
         blocks = [self.hybrid.sample(self.dss(self.step)) for _ in range(CALIBRATION_BLOCKS)]
         rows = [
             trees.map_leaves(lambda v: v.reshape(-1, *v.shape[2:]), block.observation) for block in blocks
@@ -275,7 +275,7 @@ class Trainer:
         return {f"probe_{name}": value for name, value in (td_error(q, target) | q_variance(q)).items()}
 
     def report(self, kind: str, **values: Any) -> None:
-        """A row of metrics, to the file and to whoever looks on."""
+        """Write a row of metrics to the file and pass it to the watchers."""
         values = {k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in values.items()}
         self.folder.log(kind, self.step, **values)
         for watcher in self.watchers:
