@@ -190,6 +190,81 @@ def test_where_no_action_came_before_nothing_is_known(command, tmp_path):
     assert (allowed == (np.arange(2) != data.timeline.executed_action[at - 1][:, None])).all()
 
 
+@gx.bounds_rule(batched=True, needs=("parameters",))
+def by_parameters(states, parameters):
+    return -parameters[:, None], parameters[:, None]
+
+
+@pytest.fixture
+def declare(monkeypatch):
+    """Makes `declared:name` of a rule with options beside it."""
+
+    def declared(rule, **options):
+        module = ModuleType("declared")
+        vars(module).update(options, **{rule.name: rule})
+        monkeypatch.setitem(sys.modules, "declared", module)
+        return f"declared:{rule.name}"
+
+    return declared
+
+
+@pytest.mark.filterwarnings("ignore:a rule reads the previous action")
+@pytest.mark.parametrize(
+    ("rule", "option", "first", "other"),
+    [
+        (slow, "initial_action", np.array([0.5], np.float32), np.array([-1.0], np.float32)),
+        (by_parameters, "parameters", 0.25, 0.75),
+        (by_parameters, "parameters", lambda time: 1.5 / (1 + time), lambda time: 0.5 / (1 + time)),
+    ],
+)
+def test_stored_states_have_the_context_of_live_ones(
+    command, declare, pendulum, tmp_path, rule, option, first, other
+):
+    """What the module declares beside the rules counts, and sets made with another declaration are not used again."""
+    seen = {}
+    for name, options in {"none": {}, "first": {option: first}, "other": {option: other}}.items():
+        if name == "none" and rule is by_parameters:
+            continue  # a rule cannot be asked without what it needs
+        code, _, err = convert(command, pendulum, tmp_path / name, declare(rule, **options))
+        assert code == 0, err
+        data = load(tmp_path / name)
+        live = gx.GuardedEnv(gymnasium.make("Pendulum-v1"), rule, **options)
+        live.reset(seed=0)
+        for row in range(3):
+            assert (data.timeline.safe_set[row] == live.safe_set().encode()).all()
+            live.step(data.timeline.executed_action[row])
+            if rule is slow:
+                break  # the guard executes other actions than the stored ones
+        assert (data.timeline.safe_set[11] == data.timeline.safe_set[0]).all()  # the second episode
+        seen[name] = (data.rules_fingerprint, data.timeline.safe_set[0].tobytes())
+    assert (
+        len({prints for prints, _ in seen.values()}) == len({sets for _, sets in seen.values()}) == len(seen)
+    )
+    if "none" in seen:
+        assert seen["none"][0] == guardian_of(rule).fingerprint
+    # those of other declarations are computed again, also from a file that holds sets
+    convert(command, tmp_path / "other", tmp_path / "again", declare(rule, **{option: first}))
+    again = load(tmp_path / "again")
+    assert (again.rules_fingerprint, again.timeline.safe_set[0].tobytes()) == seen["first"]
+
+
+@pytest.mark.filterwarnings("ignore:a rule reads the previous action")
+def test_a_declared_first_action_makes_discrete_first_rows_known(command, declare, tmp_path):
+    rule = declare(no_repeat, initial_action=1)
+    command("collect", "--env", "CartPole-v1", "--out", tmp_path / "free", "--episodes", 3)
+    code, _, err = convert(command, tmp_path / "free", tmp_path / "sets", rule)
+    assert code == 0, err
+    data = load(tmp_path / "sets")
+    allowed = gx.decode(data.timeline.safe_set, data.safe_set_spec).allowed
+    assert (allowed[data.timeline.episode_step == 0] == [True, False]).all()
+    # what a guard with the same declaration has recorded is taken as it is
+    options = ("--rules", rule, "--episodes", 3)
+    assert command("collect", "--env", "CartPole-v1", "--out", tmp_path / "guarded", *options)[0] == 0
+    guarded = load(tmp_path / "guarded")
+    assert guarded.rules_fingerprint == data.rules_fingerprint
+    assert with_safe_sets(guarded, None, data.rules_fingerprint) is guarded
+
+
 def test_rules_of_the_simulator_need_to_be_told_the_state(command, tmp_path):
     command("collect", "--env", "Hopper-v5", "--out", tmp_path / "hopper", "--steps", 40)
     power = (tmp_path / "hopper", tmp_path / "sets", "rlpd_gx.envs.mujoco:power")

@@ -174,3 +174,15 @@ def test_a_table_of_some_games_claims_nothing_though_another_has_all():
     of_one_game = verdicts["Normalised mean 3.02 (RAM rules)"]
     assert of_one_game.word == Word.UNDECIDED
     assert "a claim needs 26 games; so far mean over 1 games" in of_one_game.reason
+
+
+def test_simulated_frames_are_divided_by_the_decisions_they_were_simulated_for():
+    """Those of training and of all evaluations, not of the last one alone."""
+    rows = made_rows("planning", lambda game, variant: 100.0, games=("Boxing",))
+    for row in rows:
+        row["simulated_steps"] = 10 * (1_000 + 4_000)
+        row["training"] = row["training"] | {"steps": 1_000}
+        row["evaluation"] = row["evaluation"] | {"steps": 400}
+        row["outside"]["evaluation"]["executed"] = 4_000
+    table = find("planning").show(Rows(rows)).tables[0]
+    assert [line[-1] for line in table.rows[:2]] == ["40", "40"]  # 10 steps of 4 frames

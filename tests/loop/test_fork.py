@@ -64,6 +64,20 @@ def test_the_guard_may_be_another_one(tmp_path: Path) -> None:
         assert (other.result["training"]["forbidden_executed"] > 0) == (guard == "none")
 
 
+def test_a_fork_that_fails_leaves_nothing_behind(tmp_path: Path) -> None:
+    full = gx.train(**{**LINE, "steps": 40, "buffer_size": 30}, out=tmp_path / "full")
+    out = tmp_path / "out"
+    for begun in (False, True):  # also in a folder that holds other files
+        if begun:
+            out.mkdir()
+            (out / "notes.txt").write_text("mine")
+        with pytest.raises(gx.GxError, match="rows"):
+            full.fork(40, out=out, buffer_size=50, steps=60, progress=False)
+        assert [path.name for path in out.iterdir()] == ["notes.txt"] if begun else not out.exists()
+    again = full.fork(40, out=out, steps=60, progress=False)
+    assert again.result["steps"] == 60
+
+
 @pytest.mark.parametrize(
     ("step", "settings", "sentence"),
     [

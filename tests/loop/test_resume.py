@@ -127,6 +127,47 @@ def _trainer(out: Path, **values: Any) -> tuple[Trainer, Saver]:
     return trainer, saver
 
 
+def _killed_before_the_last_checkpoint(out: Path) -> None:
+    shutil.rmtree(sorted((out / "checkpoints").iterdir())[-1])
+
+
+def test_simulated_steps_of_earlier_evaluations_are_not_lost(tmp_path: Path) -> None:
+    values = TASKS["look-ahead"] | {
+        "env_kwargs": {"max_steps": 20},
+        "steps": 60,
+        "evaluate_every": 30,
+        "checkpoint_every": 30,
+    }
+    trainer, saver = _trainer(tmp_path, **values)
+    whole = trainer.train(saver)
+    _killed_before_the_last_checkpoint(tmp_path)
+    again, saver, _ = resume(tmp_path)
+    assert again.step == 30
+    assert sum(rule.simulated_steps for rule in again.evaluation_environment.look_aheads) > 0
+    assert again.train(saver)["simulated_steps"] == whole["simulated_steps"]
+
+
+def test_a_killed_run_keeps_its_time(tmp_path: Path) -> None:
+    trainer, saver = _trainer(tmp_path, **TASKS["two probes"] | {"steps": 60})
+    trainer.train(saver)
+    _killed_before_the_last_checkpoint(tmp_path)
+    again, saver, _ = resume(tmp_path)
+    before = dict(again.seconds)
+    for seconds in (before, again.train(saver)["seconds"]):
+        parts = sum(value for name, value in seconds.items() if name != "total")
+        assert seconds["total"] > parts - 0.01 > 0  # rounded
+    assert again.seconds["total"] > before["total"]
+
+
+def test_more_steps_hold_also_without_a_checkpoint(tmp_path: Path) -> None:
+    config = configure("rlpd-gx", TINY | TASKS["two probes"] | {"steps": 40}, "test")
+    RunFolder.create(tmp_path, config, "test").release()  # killed before the first checkpoint
+    resume(tmp_path, steps=60)
+    assert RunFolder.open(tmp_path)[1].run.steps == 60
+    again, saver, _ = resume(tmp_path)
+    assert again.train(saver)["steps"] == 60
+
+
 def test_a_damaged_checkpoint_gives_way_to_the_one_before(tmp_path: Path) -> None:
     trainer, saver = _trainer(tmp_path, **TASKS["two probes"], steps=60)
     trainer.train(saver)

@@ -69,7 +69,7 @@ def collect(
             generator = np.random.default_rng(seed)
             record.roll_out(recorder, act, generator, epsilons=epsilons, episodes=episodes, steps=steps)
         stored = recorder.safe_set_spec is not None
-        found = {FINGERPRINT: world.guardian.fingerprint, SPEC: recorder.safe_set_spec} if stored else {}
+        found = {FINGERPRINT: world.safe_sets_fingerprint(), SPEC: recorder.safe_set_spec} if stored else {}
         if (simulated := getattr(act, "simulated_steps", None)) is not None:
             found["simulated_steps"] = simulated
         sink.close(found)

@@ -8,9 +8,8 @@ import gymnasium as gym
 import numpy as np
 
 from rlpd_gx.errors import GxError
+from rlpd_gx.safe_sets.mask import JOINT_LIMIT
 from rlpd_gx.types import Action, Array
-
-JOINT_LIMIT = 4096  # as in the Guardian, whose masks list joint actions up to here
 
 
 @dataclass(frozen=True)

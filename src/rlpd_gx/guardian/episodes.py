@@ -2,10 +2,12 @@
 
 from collections.abc import Sequence
 
+import gymnasium as gym
 import numpy as np
 
 from rlpd_gx.guardian.guardian import Guardian
 from rlpd_gx.guardian.reading import batch_of_one
+from rlpd_gx.rules import fingerprint
 from rlpd_gx.trees import Json, Tree, leaves, map_leaves, stack
 from rlpd_gx.types import Action, Context, Verdict
 
@@ -47,8 +49,7 @@ class EpisodeTracker:
 
     def context(self) -> Context:
         """What rules may need beside the state."""
-        parameters = self.parameters(self.time) if callable(self.parameters) else self.parameters
-        return Context(self.previous_action, self.time, parameters)
+        return Context(self.previous_action, self.time, parameters_at(self.parameters, self.time))
 
     def snapshot(self) -> Json:
         """Arrays and JSON values, for `restore`."""
@@ -72,17 +73,45 @@ class EpisodeTracker:
         self.guardian.end_episode(unsafe_event=events, corrected=self.corrected)
 
 
+def first_action(guardian: Guardian, declared: Action | None) -> Action | None:
+    """The previous action in the first step of an episode: the declared one, or zeros in a Box; None if unknown."""
+    space = guardian.action_space
+    if declared is not None:
+        return np.asarray(declared, dtype=space.dtype)
+    if isinstance(space, gym.spaces.Box):
+        return np.clip(np.zeros(space.shape, space.dtype), space.low, space.high)
+    return None
+
+
+def parameters_at(parameters: object, time: int) -> Tree:
+    """The parameters in a step of an episode: declared as a function of the step, or constant."""
+    return parameters(time) if callable(parameters) else parameters
+
+
+def context_fingerprint(guardian: Guardian, initial_action: Action | None, parameters: object) -> str:
+    """Fingerprint of all that safe sets depend on beside the state: the rules, and what is declared that they need.
+
+    Where they need nothing that is declared, it is the fingerprint of the rules.
+    """
+    needed: Json = {}
+    if "previous_action" in guardian.needs and initial_action is not None:
+        needed["initial_action"] = first_action(guardian, initial_action)
+    if "parameters" in guardian.needs and parameters is not None:
+        needed["parameters"] = parameters
+    return fingerprint(guardian.fingerprint, needed) if needed else guardian.fingerprint
+
+
 def contexts(episodes: Sequence[EpisodeTracker]) -> Context:
     """The contexts of several episodes as a batch."""
     each = [episode.context() for episode in episodes]
     return Context(
-        _batch([c.previous_action for c in each]),
+        batched([c.previous_action for c in each]),
         np.array([c.time for c in each], dtype=np.int64),
-        _batch([c.parameters for c in each]),
+        batched([c.parameters for c in each]),
     )
 
 
-def _batch(values: list[Tree]) -> Tree:
+def batched(values: list[Tree]) -> Tree:
     """Arrays, numbers, and dicts or tuples of them stacked; None if all are, else a list."""
     if all(value is None for value in values):
         return None

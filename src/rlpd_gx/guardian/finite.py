@@ -12,11 +12,9 @@ from rlpd_gx.guardian.reading import Reader, States, tree_margin
 from rlpd_gx.rules import Atom, Rule
 from rlpd_gx.rules.forms import ActionForm, MaskForm, TableForm
 from rlpd_gx.safe_sets import Mask, ProductMask, choose_nearest, distances
-from rlpd_gx.safe_sets.mask import checked_embedding
+from rlpd_gx.safe_sets.mask import JOINT_LIMIT, checked_embedding
 from rlpd_gx.trees import Json
 from rlpd_gx.types import Action
-
-JOINT_LIMIT = 4096  # MultiDiscrete spaces with more joint actions are judged component by component
 
 
 class FiniteJudge:

@@ -14,7 +14,7 @@ from rlpd_gx.errors import GxError, StopEpisode
 from rlpd_gx.guardian.audit import Audit
 from rlpd_gx.guardian.continuous import BoxJudge
 from rlpd_gx.guardian.deadline import Clock, Missed, Worker
-from rlpd_gx.guardian.finite import JOINT_LIMIT, ComponentJudge, FiniteJudge
+from rlpd_gx.guardian.finite import ComponentJudge, FiniteJudge
 from rlpd_gx.guardian.judgement import FALLBACK, Judge, Judgement
 from rlpd_gx.guardian.memory import Answers, Memory
 from rlpd_gx.guardian.reading import States, as_batch
@@ -24,6 +24,7 @@ from rlpd_gx.rules import Atom, Rule, conjuncts, fingerprint
 from rlpd_gx.rules.forms import MaskForm, SetForm
 from rlpd_gx.safe_sets import SafeSet
 from rlpd_gx.safe_sets.backend import to_numpy
+from rlpd_gx.safe_sets.mask import JOINT_LIMIT
 from rlpd_gx.trees import Json
 from rlpd_gx.types import Action, Context, ContextLike, State, Verdict
 

@@ -12,7 +12,13 @@ from gymnasium.vector import AutoresetMode, VectorEnv, VectorWrapper
 
 from rlpd_gx.errors import GxError, StopEpisode
 from rlpd_gx.guardian.audit import Audit
-from rlpd_gx.guardian.episodes import EpisodeTracker, contexts, private
+from rlpd_gx.guardian.episodes import (
+    EpisodeTracker,
+    context_fingerprint,
+    contexts,
+    first_action,
+    private,
+)
 from rlpd_gx.guardian.guardian import Guardian
 from rlpd_gx.guardian.reading import batch_of_one, pick
 from rlpd_gx.rules import Rule
@@ -67,7 +73,8 @@ class GuardedEnv(gym.Wrapper, gym.utils.RecordConstructorArgs):
         self.guardian = _guardian(env.action_space, rules, guardian)
         self._state_of = _called_with(SEEN, "state", state) or _observation
         self.unsafe_event = _called_with(STEPPED, "unsafe_event", unsafe_event)
-        first = _initial_action(self.guardian, env.action_space, initial_action)
+        self._declared_action = initial_action
+        first = _initial_action(self.guardian, initial_action)
         self._episode = EpisodeTracker(self.guardian, first, parameters, watched=unsafe_event is not None)
         self._last: tuple[Tree, Info] | None = None
 
@@ -130,6 +137,10 @@ class GuardedEnv(gym.Wrapper, gym.utils.RecordConstructorArgs):
         safe_sets = (guardian or self.guardian).safe_sets(state, context=context)
         return None if safe_sets is None else safe_sets[0]
 
+    def safe_sets_fingerprint(self) -> str:
+        """Fingerprint of the rules and of what they see beside the state; stored safe sets are valid while it stays."""
+        return context_fingerprint(self.guardian, self._declared_action, self._episode.parameters)
+
     def snapshot(self) -> Json:
         """The state of this wrapper (not of what it wraps): arrays and JSON values, for `restore`.
 
@@ -187,7 +198,7 @@ class GuardedVectorEnv(VectorWrapper):
         self.guardian = _guardian(env.single_action_space, rules, guardian)
         self._state_of = _called_with(SEEN, "state", state) or _observation
         self._unsafe_event = _called_with(STEPPED, "unsafe_event", unsafe_event)
-        first = _initial_action(self.guardian, env.single_action_space, initial_action)
+        first = _initial_action(self.guardian, initial_action)
         watched = unsafe_event is not None
         self._episodes = [
             EpisodeTracker(self.guardian, first, parameters, watched=watched) for _ in range(env.num_envs)
@@ -325,7 +336,7 @@ def _observation(env: object, observation: Tree, info: Info) -> State:
     return observation
 
 
-def _initial_action(guardian: Guardian, space: gym.Space, given: Action | None) -> Action | None:
+def _initial_action(guardian: Guardian, given: Action | None) -> Action | None:
     """What counts as the previous action in the first step."""
     if "previous_action" in guardian.needs:
         warnings.warn(
@@ -333,12 +344,9 @@ def _initial_action(guardian: Guardian, space: gym.Space, given: Action | None) 
             "sets are not a function of what the Learner sees",
             stacklevel=4,
         )
-    if given is not None:
-        return np.asarray(given, dtype=space.dtype)
-    if isinstance(space, gym.spaces.Box):
-        return np.clip(np.zeros(space.shape, space.dtype), space.low, space.high)
-    if "previous_action" in guardian.needs:
+    first = first_action(guardian, given)
+    if first is None and "previous_action" in guardian.needs:
         raise GxError(
             "a rule needs the previous action; say with initial_action= what it sees in the first step"
         )
-    return None
+    return first

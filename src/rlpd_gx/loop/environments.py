@@ -130,9 +130,9 @@ class Environments:
             self.members[i].reset(None if seeds is None else seeds[i])
 
     @property
-    def simulated_steps(self) -> int:
-        """Steps that rules have simulated in a model; reported beside environment steps."""
-        return sum(rule.simulated_steps for member in self.members for rule in member.look_aheads)
+    def look_aheads(self) -> list[Lookahead]:
+        """Those of all members; a rule that members share is there for each of them."""
+        return [rule for member in self.members for rule in member.look_aheads]
 
     @property
     def lazy(self) -> bool:

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 
 from rlpd_gx import settings
+from rlpd_gx.config import Config
 from rlpd_gx.errors import GxError
 from rlpd_gx.loop.checkpoint import Checkpoints
 from rlpd_gx.loop.configure import reconfigure
@@ -74,38 +75,58 @@ def fork(
         now_guard = GuardIdentity.of_task(task).fingerprints
         state["guard"] |= {name: value for name, value in now_guard.items() if name == "guard"}
     refuse_other_rules(source, task, state)
+    there = set(out.iterdir()) if out.is_dir() else None
     made = RunFolder.create(out, changed, command, forked_from=f"{source}@{loaded.step}")
+    try:
+        trainer, saver, notes = _continued(made, task, folder, config, state)
+        if "temperature" in values:
+            with torch.no_grad():
+                trainer.learner.log_temperature.fill_(math.log(changed.learner.temperature))
+        if changed.run.seed != config.run.seed:
+            _start_over(trainer)
+        saver(trainer)
+    except BaseException:
+        made.release()
+        _remove(out, there)
+        raise
+    return trainer, saver, [*loaded.notes, *notes]
+
+
+def _continued(
+    made: RunFolder, task: Task, source: RunFolder, config: Config, state: dict[str, Any]
+) -> tuple[Trainer, Saver, list[str]]:
+    """A trainer in the new folder with the state of the source, whose settings were `config`."""
+    run = task.config.run
     saver = Saver(made)
     logs = saver.logs(task)
     for name, path in logs.files.items():
-        original = source / name
+        original = source.path / name
         path.write_bytes(original.read_bytes() if original.exists() else b"")
-    notes = [*loaded.notes, *logs.check(state["logs"])]
+    notes = logs.check(state["logs"])
     trainer = Trainer(task, made)
     logs.cut(state["logs"])
-    Segments(folder.segments).restore(trainer.online, state["segments"], state["ring"])
-    reseeded = changed.run.seed != config.run.seed
-    if reseeded:
+    Segments(source.segments).restore(trainer.online, state["segments"], state["ring"])
+    if run.seed != config.run.seed:
         state["learner"]["generator"] = trainer.learner.state()["generator"]
         state["hybrid"]["generator"] = trainer.hybrid.state()["generator"]
         state["generator"] = trainer.generator.bit_generator.state
-    if other_guard:  # what the other guard has learned is of no use to this one
+    if run.guard != config.run.guard:  # what the other guard has learned is of no use to this one
         state["guard_state"] = trainer.guard.state()
     try:
         notes += restore(trainer, state)
     except (KeyError, RuntimeError) as error:
-        shutil.rmtree(out, ignore_errors=True)
         raise GxError(
-            f"what {source} had learned does not fit --guard {changed.run.guard} ({str(error).splitlines()[0]}); "
+            f"what {source.path} had learned does not fit --guard {run.guard} ({str(error).splitlines()[0]}); "
             "begin a new run with it"
         ) from None
-    if "temperature" in values:
-        with torch.no_grad():
-            trainer.learner.log_temperature.fill_(math.log(changed.learner.temperature))
-    if reseeded:
-        _start_over(trainer)
-    saver(trainer)
     return trainer, saver, notes
+
+
+def _remove(folder: Path, there: set[Path] | None) -> None:
+    """Remove what a failed fork has written; what was `there` before stays (None: no folder was)."""
+    for path in folder.iterdir() if there is not None else [folder]:
+        if path not in (there or ()):
+            shutil.rmtree(path, ignore_errors=True) if path.is_dir() else path.unlink(missing_ok=True)
 
 
 def _start_over(trainer: Trainer) -> None:

@@ -13,6 +13,7 @@ import numpy as np
 from rlpd_gx.envs.making import make
 from rlpd_gx.errors import GxError
 from rlpd_gx.guardian import GuardedEnv, Guardian
+from rlpd_gx.guardian.episodes import batched, context_fingerprint, first_action, parameters_at
 from rlpd_gx.guardian.named import named_rules
 from rlpd_gx.guardian.reading import batch_of_one
 from rlpd_gx.loading import load, raised
@@ -21,8 +22,8 @@ from rlpd_gx.replay.offline.cache import is_dataset
 from rlpd_gx.replay.offline.safe_sets import Missing
 from rlpd_gx.rules import fingerprint
 from rlpd_gx.safe_sets import SafeSet
-from rlpd_gx.trees import JsonMapping, Tree
-from rlpd_gx.types import Array, Context, State
+from rlpd_gx.trees import Json, JsonMapping, Tree
+from rlpd_gx.types import Action, Array, Context, State
 
 
 def with_rules(
@@ -45,8 +46,9 @@ def with_rules(
     """
     read = load(state, state_flag.removeprefix("--"))[0] if state else None
     world = _world(data.name, env, data.env_id, env_kwargs)
-    whole, live = _guardian(world, rules, live_state)
-    guardian = guardian or whole
+    whole, options = _guardian(world, rules, live_state)
+    guardian, live = guardian or whole, options["state"]
+    declared = {name: options.get(name) for name in ("initial_action", "parameters")}
     count = data.actions.count if data.actions else None
     if count is not None and count != getattr(world.action_space, "n", count):
         raise GxError(
@@ -61,10 +63,12 @@ def with_rules(
         )
     data = with_safe_sets(
         data,
-        StoredStates(guardian, read, state_flag) if live is None or read is not None else None,
-        guardian.fingerprint,
+        StoredStates(guardian, read, state_flag, **declared) if live is None or read is not None else None,
+        context_fingerprint(guardian, **declared),
         missing=missing,
-        everything_allowed=_example(world, guardian, live).everything() if missing == "assume-all" else None,
+        everything_allowed=_example(world, guardian, live, **declared).everything()
+        if missing == "assume-all"
+        else None,
         state_fingerprint=fingerprint(read) if read is not None else None,
         unreadable=unreadable,
     )
@@ -90,7 +94,8 @@ def while_replayed(
     if not live_state and getattr(module, "state", None) is None:
         return None
     world = _world(source.name, env, formats.read(source, "action_log", {}).env_id, env_kwargs)
-    guardian, live = _guardian(world, rules, live_state)
+    guardian, options = _guardian(world, rules, live_state)
+    live = options["state"]
     if guardian.needs:
         raise GxError(
             f"--rules {rules} need {', '.join(sorted(guardian.needs))}, which a replay does not tell them"
@@ -115,12 +120,22 @@ def while_replayed(
 
 
 class StoredStates:
-    """Asks a Guardian that only monitors for the safe sets of stored states; see `with_safe_sets`."""
+    """Asks a Guardian that only monitors for the safe sets of stored states; see `with_safe_sets`.
+
+    Rules see the context of a guarded environment with this `initial_action` and these `parameters`.
+    """
 
     def __init__(
-        self, guardian: Guardian, read: Callable[[Tree], State] | None, state_flag: str = "--state"
+        self,
+        guardian: Guardian,
+        read: Callable[[Tree], State] | None,
+        state_flag: str = "--state",
+        *,
+        initial_action: Action | None = None,
+        parameters: object = None,
     ) -> None:
         self.guardian, self.read, self.state_flag = guardian, read, state_flag
+        self.first_action, self.parameters = first_action(guardian, initial_action), parameters
         self._row, self._noted = 0, False
 
     def __call__(self, observations: Tree, context: JsonMapping) -> tuple[SafeSet, Array]:
@@ -130,7 +145,7 @@ class StoredStates:
         verdicts = self.guardian.certify_batch(
             self._states(observations),
             self.guardian.blank_actions(len(time)),
-            context=Context(previous, time),
+            context=Context(previous, time, self._parameters(time)),
         )
         known &= np.array([not reason for reason in verdicts.reasons])
         if not self._noted and not known.all():
@@ -156,12 +171,20 @@ class StoredStates:
     def _previous(self, previous: Array, time: Array) -> tuple[Array, Array]:
         """The action before each state, as a guarded environment would have it, and where that is known."""
         known = np.ones(len(time), bool)
-        space = self.guardian.action_space
-        if isinstance(space, gym.spaces.Box):
-            previous[time == 0] = np.clip(np.zeros(space.shape, space.dtype), space.low, space.high)
-        elif "previous_action" in self.guardian.needs:
-            known &= (time > 0) & (previous.reshape(len(time), -1) >= 0).all(axis=1)
+        if "previous_action" not in self.guardian.needs:
+            return previous, known
+        if self.first_action is None:
+            known &= time > 0
+        else:
+            previous[time == 0] = self.first_action
+        if not isinstance(self.guardian.action_space, gym.spaces.Box):
+            known &= (previous.reshape(len(time), -1) >= 0).all(axis=1)  # -1: an id that is not known
         return previous, known
+
+    def _parameters(self, time: Array) -> Tree:
+        if "parameters" not in self.guardian.needs:
+            return None
+        return batched([parameters_at(self.parameters, step) for step in time.tolist()])
 
 
 def _world(name: str, env: str | None, named_in_file: str | None, env_kwargs: JsonMapping | None) -> Any:
@@ -174,11 +197,14 @@ def _world(name: str, env: str | None, named_in_file: str | None, env_kwargs: Js
     return make(env_id, **(env_kwargs or {}))
 
 
-def _example(world: Any, guardian: Guardian, live: Any) -> SafeSet:
+def _example(
+    world: Any, guardian: Guardian, live: Any, initial_action: Action | None, parameters: object
+) -> SafeSet:
     """The safe set in some state of the live environment: its form is that of all others."""
     with warnings.catch_warnings():  # nothing is learned from here
         warnings.simplefilter("ignore", UserWarning)
-        guarded = GuardedEnv(world, guardian, state=live, initial_action=guardian.blank_actions(1)[0])
+        first = guardian.blank_actions(1)[0] if initial_action is None else initial_action
+        guarded = GuardedEnv(world, guardian, state=live, initial_action=first, parameters=parameters)
     guarded.reset(seed=0)
     safe_set = guarded.safe_set()
     if safe_set is None:
@@ -186,11 +212,11 @@ def _example(world: Any, guardian: Guardian, live: Any) -> SafeSet:
     return safe_set
 
 
-def _guardian(world: gym.Env, rules: str, live_state: str) -> tuple[Guardian, Any]:
-    """A Guardian that only looks on, and what its rules read in the live environment (None: the observation)."""
+def _guardian(world: gym.Env, rules: str, live_state: str) -> tuple[Guardian, Json]:
+    """A Guardian that only monitors, and the options declared beside its rules (see `named_rules`)."""
     rule, options = named_rules(rules, live_state, lambda: world)
     embedding = options.get("embedding", getattr(world.unwrapped, "embedding", None))
-    return Guardian(world.action_space, rule, embedding=embedding, mode="monitor"), options["state"]
+    return Guardian(world.action_space, rule, embedding=embedding, mode="monitor"), options
 
 
 def _not_finite() -> GxError:

@@ -19,6 +19,8 @@ from rlpd_gx.loop.run_folder import Logs, RunFolder
 from rlpd_gx.loop.task import Counting, Task
 from rlpd_gx.loop.train import Trainer, Watcher
 from rlpd_gx.replay.segments import Segments
+from rlpd_gx.rules import Lookahead
+from rlpd_gx.trees import Json
 
 FORMAT = 2
 """Changes with what a checkpoint holds: one of another format is refused, never reinterpreted."""
@@ -78,7 +80,7 @@ def resume(
     steps: int | None = None,
     counting: Counting | None = None,
 ) -> tuple[Trainer, Saver, list[str]]:
-    """The trainer of a run folder as it was at its newest good checkpoint, and what there is to say of it.
+    """The trainer of a run folder as it was at its newest good checkpoint, and notes for the user.
 
     `steps` extends the run: its schedules then stretch over the new length.
     """
@@ -90,11 +92,13 @@ def resume(
     if not saver.checkpoints.exist():  # killed before the first one was complete
         if origin := folder.asked().get("forked_from"):
             raise GxError(
-                f"{path}: was stopped before it held what {origin} had learned; fork that once more"
+                f"{path}: was stopped before it held what {origin} had learned; remove this folder and fork again"
             )
         logs.cut(None)
         trainer = Trainer(task, folder, watchers)
         trainer.begin()
+        if steps is not None:
+            folder.write("config.json", folder.asked() | {"steps": steps})
         saver(trainer)
         return trainer, saver, ["there is no checkpoint yet: the run begins"]
     loaded = saver.checkpoints.load()
@@ -112,13 +116,13 @@ def resume(
         )
     notes = [*loaded.notes, *logs.check(state["logs"])]
     trainer = Trainer(task, folder, watchers)
-    logs.cut(state["logs"])  # after the audits have said that they begin: they go on instead
+    logs.cut(state["logs"])  # new audits write a start line: cut that too, since these continue
     saver.segments.restore(trainer.online, state["segments"], state["ring"])
     return trainer, saver, [*notes, *restore(trainer, state)]
 
 
 def restore(trainer: Trainer, state: dict[str, Any]) -> list[str]:
-    """Make a new trainer what another was when it was saved, but for its replay buffer; what there is to say of it."""
+    """Make a new trainer what another was when it was saved, but for its replay buffer; returns notes for the user."""
     notes: list[str] = []
     trainer.learner.load_state(state["learner"])
     trainer.guard.load_state(state["guard_state"])
@@ -130,6 +134,8 @@ def restore(trainer: Trainer, state: dict[str, Any]) -> list[str]:
     trainer.last_score = np.nan if state["last_score"] is None else state["last_score"]
     if state["last_evaluation"] is not None:
         trainer.last_evaluation = Evaluation.from_state(state["last_evaluation"])
+    if "evaluation_rules" in state:  # checkpoints of earlier versions lack it
+        _recall(trainer.evaluation_environment.look_aheads, state["evaluation_rules"])
     for member, saved in zip(trainer.environments.members, state["environments"], strict=True):
         notes += _restore_member(trainer, member, saved)
     # Episodes that start over: their last step is truncated, and bootstraps from the safe set saved for that.
@@ -200,6 +206,7 @@ def _state(trainer: Trainer, segments: Segments) -> dict[str, Any]:
         "environments": [
             _member_state(trainer.environments, member) for member in trainer.environments.members
         ],
+        "evaluation_rules": [rule.memory() for rule in trainer.evaluation_environment.look_aheads],
     }
 
 
@@ -219,8 +226,7 @@ def _member_state(environments: Environments, member: Member) -> dict[str, Any]:
 def _restore_member(trainer: Trainer, member: Member, saved: dict[str, Any]) -> list[str]:
     if isinstance(member.env, GuardedEnv):
         member.env.audit.load_state(saved["audit"])
-    for rule, memory in zip(member.look_aheads, saved["rules"], strict=True):
-        rule.restore_memory(memory)
+    _recall(member.look_aheads, saved["rules"])
     if saved["environment"] is not None:
         snapshots.restore(member.env, saved["environment"])
         observation = saved["observation"]
@@ -232,6 +238,11 @@ def _restore_member(trainer: Trainer, member: Member, saved: dict[str, Any]) -> 
     seed = trainer.task.config.run.seed + 7919 * (trainer.step + 1) + member.index
     member.reset(seed)
     return [f"the episode of environment {member.index} starts over: {why}"]
+
+
+def _recall(rules: list[Lookahead], memories: list[Json]) -> None:
+    for rule, memory in zip(rules, memories, strict=True):
+        rule.restore_memory(memory)
 
 
 def trained(path: Path) -> tuple[QLearner, Task]:

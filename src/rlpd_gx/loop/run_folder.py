@@ -27,6 +27,11 @@ PACKAGES = ("rlpd-gx", "torch", "numpy", "gymnasium", "mujoco", "ale-py", "gymna
 ORIGIN = ("command", "forked_from")  # in config.json beside the settings
 
 
+def audit_names(num_envs: int) -> list[str]:
+    """The audit file of each environment of a run."""
+    return ["audit.jsonl"] if num_envs == 1 else [f"audit-{i}.jsonl" for i in range(num_envs)]
+
+
 class RunFolder:
     """A folder with config.json, versions.json, metrics.jsonl, result.json, audit files and checkpoints.
 
@@ -111,8 +116,7 @@ class Logs:
     """The files of a run that only grow: how long they are, and what was in them."""
 
     def __init__(self, folder: Path, num_envs: int) -> None:
-        audits = ["audit.jsonl"] if num_envs == 1 else [f"audit-{i}.jsonl" for i in range(num_envs)]
-        self.files = {name: folder / name for name in ("metrics.jsonl", *audits)}
+        self.files = {name: folder / name for name in ("metrics.jsonl", *audit_names(num_envs))}
         self._read = {name: (0, hashlib.sha256()) for name in self.files}
 
     def state(self) -> dict[str, Any]:

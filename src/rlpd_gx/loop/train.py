@@ -23,7 +23,7 @@ from rlpd_gx.learner.q_learner import returns_to_go
 from rlpd_gx.loop.environments import Environments
 from rlpd_gx.loop.evaluate import Evaluation, count, evaluate
 from rlpd_gx.loop.probes import probe_set
-from rlpd_gx.loop.run_folder import RunFolder
+from rlpd_gx.loop.run_folder import RunFolder, audit_names
 from rlpd_gx.loop.task import Task
 from rlpd_gx.metrics.values import q_variance, td_error
 from rlpd_gx.replay.hybrid import Hybrid
@@ -78,8 +78,8 @@ class Trainer:
             gamma=data.gamma,
         )
         self.generator = np.random.default_rng(proposing)
-        names = ["audit.jsonl"] if run.num_envs == 1 else [f"audit-{i}.jsonl" for i in range(run.num_envs)]
-        self.environments = task.environments([task.make_env(audit=folder.path / n) for n in names])
+        audit_files = [folder.path / name for name in audit_names(run.num_envs)]
+        self.environments = task.environments([task.make_env(audit=file) for file in audit_files])
         self.evaluation_environment = task.environments([task.make_env(evaluation=True)])
         audits = self.audits()
         self.near_miss = audits[0].near_miss if audits else 0.0
@@ -87,6 +87,7 @@ class Trainer:
         self.step, self.warm_updates, self.owed_updates, self.updates = 0, 0, 0, 0
         self.window = Window()
         self.seconds = {"environment": 0.0, "update": 0.0, "evaluation": 0.0, "checkpoint": 0.0, "total": 0.0}
+        self._counted_until = time.perf_counter()  # in seconds["total"]
         self.stop_signal: int | None = None
         self.probe_set: Batch[Array] | None = None
         self.last_evaluation: Evaluation | None = None
@@ -174,7 +175,7 @@ class Trainer:
         self.online.begin(self.environments.frame, where=where)
 
     def calibrate(self) -> None:
-        """Show the learner what observations look like."""
+        """Fit the learner's observation normalisation to sampled batches."""
         blocks = [self.hybrid.sample(self.dss(self.step)) for _ in range(CALIBRATION_BLOCKS)]
         rows = [
             trees.map_leaves(lambda v: v.reshape(-1, *v.shape[2:]), block.observation) for block in blocks
@@ -197,18 +198,18 @@ class Trainer:
 
     def train(self, save: Save) -> Json:
         """Go on to the end; `save(trainer)` makes a checkpoint. Returns the result."""
-        run, start = self.task.config.run, time.perf_counter()
+        run, self._counted_until = self.task.config.run, time.perf_counter()
         with self.signals():
             self.warm_start(save)
             while self.step < run.steps and self.stop_signal is None:
                 self.train_step()
                 self.after_step(save)
-            self.seconds["total"] += time.perf_counter() - start
             if self.stop_signal is not None:
-                save(self)
+                self.checkpoint(save)
                 raise Stopped(self.stop_signal, self.step)
         if self.last_evaluation is None or self.step == 0:
             self.evaluate()
+        self.count_time()
         result = self.result()
         self.folder.write("result.json", result)
         self.folder.release()
@@ -228,7 +229,7 @@ class Trainer:
                 watcher.step(self)
         if self.warm_updates > before and self.stop_signal is None:
             self.report("train", **self.window.row())
-            save(self)
+            self.checkpoint(save)
 
     def after_step(self, save: Save) -> None:
         """Rows, evaluations and checkpoints, each when it is due."""
@@ -242,8 +243,13 @@ class Trainer:
         if last or (run.evaluate_every and self.crossed(run.evaluate_every)):
             self.evaluate()
         if last or self.crossed(run.checkpoint_every):
-            with self.timed("checkpoint"):
-                save(self)
+            self.checkpoint(save)
+
+    def checkpoint(self, save: Save) -> None:
+        """Save the run, with its time so far."""
+        self.count_time()
+        with self.timed("checkpoint"):
+            save(self)
 
     def evaluate(self) -> None:
         """Whole episodes on an environment of their own."""
@@ -269,7 +275,7 @@ class Trainer:
         return {f"probe_{name}": value for name, value in (td_error(q, target) | q_variance(q)).items()}
 
     def report(self, kind: str, **values: Any) -> None:
-        """A row of metrics, to the file and to whoever looks on."""
+        """Write a row of metrics to the file and pass it to the watchers."""
         values = {k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in values.items()}
         self.folder.log(kind, self.step, **values)
         for watcher in self.watchers:
@@ -297,9 +303,15 @@ class Trainer:
                 for name in self.task.unbacked_rules
             },
             "rows": asdict(self.hybrid.counts),
-            "simulated_steps": self.environments.simulated_steps + self.evaluation_environment.simulated_steps,
+            "simulated_steps": self.simulated_steps,
             "seconds": {name: round(value, 3) for name, value in self.seconds.items()},
         }  # fmt: skip
+
+    @property
+    def simulated_steps(self) -> int:
+        """Steps that rules have simulated in a model, in training and in all evaluations."""
+        rules = {*self.environments.look_aheads, *self.evaluation_environment.look_aheads}
+        return sum(rule.simulated_steps for rule in rules)
 
     @property
     def corrects(self) -> bool:
@@ -314,6 +326,12 @@ class Trainer:
     def audits(self) -> list[Audit]:
         """The audit of each guarded environment."""
         return [m.env.audit for m in self.environments.members if isinstance(m.env, GuardedEnv)]
+
+    def count_time(self) -> None:
+        """Bring the total up to date: what a checkpoint holds is never less than the sum of its parts."""
+        now = time.perf_counter()
+        self.seconds["total"] += now - self._counted_until
+        self._counted_until = now
 
     @contextmanager
     def timed(self, what: str) -> Iterator[None]:

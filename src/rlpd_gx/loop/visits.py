@@ -14,8 +14,6 @@ from rlpd_gx.replay.ring import Ring
 from rlpd_gx.replay.segments import Segments
 from rlpd_gx.types import Array, Observation
 
-RAM_BYTES = 128
-
 
 def codes(folder: Path, reference: Observation) -> Array:
     """Codes [n] of the states that a run visited online, in order; `reference` observations centre and scale them."""

@@ -153,7 +153,7 @@ class Tracker:
         named = {}
         for name, value in values.items():
             if (name.startswith("unsafe_event") and not watched) or (
-                name in ("interventions_rate", "corrections_rate") and not corrects
+                name == "corrections_rate" and not corrects
             ):
                 continue
             tag = SCALARS.get((kind, name), f"train/{name}" if kind == "train" else None)

@@ -9,6 +9,8 @@ from rlpd_gx.errors import GxError
 from rlpd_gx.safe_sets.backend import Array, namespace, to_numpy
 from rlpd_gx.safe_sets.base import Index, Nearest, SafeSet, Spec
 
+JOINT_LIMIT = 4096  # more joint actions of a MultiDiscrete space are not listed, but masked by component
+
 
 def choose_nearest(
     allowed: np.ndarray,

@@ -11,6 +11,7 @@ import pytest
 import rlpd_gx as gx
 from rlpd_gx.envs import atari
 from rlpd_gx.envs.making import make
+from rlpd_gx.loop.environments import Environments
 
 EVERY = list(atari.GAMES)
 
@@ -198,6 +199,39 @@ def test_the_episode_of_a_life_is_a_part_of_the_same_game(observation):
     assert part_info["game_over"]
     _, info = lives.reset()
     assert (info["steps"], info["score"], info["lives"]) == (0, 0, 5)
+
+
+@pytest.mark.parametrize(("after", "continues"), [(0, False), (1, False), (2, True)])
+def test_a_life_lost_near_the_limit_ends_the_game(after, continues):
+    """A reset needs room for its NOOP and one more step: without that, a new game begins, and `info` says so."""
+    probe = atari.make("Breakout", life_loss_ends=True)
+    probe.reset(seed=2)
+    actions, lost = iter(actions_of(probe, 3000)), False
+    while not lost:
+        *_, lost, _, info = probe.step(next(actions))
+    env = atari.make("Breakout", life_loss_ends=True, max_steps=info["steps"] + after)
+    environments = Environments([env], lambda sets: np.zeros(0, np.uint8), 2, None)
+    environments.reset(np.ones(1, bool), [2])
+    for action in actions_of(env, info["steps"]):
+        transition = environments.step(np.array([action]))
+    assert (transition.terminated[0], transition.truncated[0]) == (True, False)
+    assert [episode.length for episode in environments.finished] == ([] if continues else [info["steps"]])
+    _, info = env.reset()
+    assert (info["steps"] > 0) == continues
+
+
+def test_what_happens_in_the_step_of_a_reset_is_told(monkeypatch):
+    """Rare in play, so the emulator's step is real and only its verdict is replaced."""
+    env = atari.make("Breakout", life_loss_ends=True)
+    member = Environments([env], lambda sets: np.zeros(0, np.uint8), 2, None).members[0]
+    member.reset(2)
+    actions, lost = iter(actions_of(env, 3000)), False
+    while not lost:
+        _, lost, _, _ = member.step(next(actions))
+    before, advance = member.unsafe_events, env.advance
+    monkeypatch.setattr(env, "advance", lambda action: (advance(action)[0], True))
+    member.reset()
+    assert (before, member.unsafe_events) == (1, 2)
 
 
 def test_a_game_is_cut_after_max_steps():

@@ -50,7 +50,7 @@ class AtariEnv(gym.Env[Array, Any]):
     What the numbers of `objects` are is in `feature_names`; `gx.envs.atari.Objects` has the details.
 
     `info` always has `score` (raw, of the whole game), `raw_reward`, `lives`, `unsafe_event` (in this step),
-    `game_over` and `steps` (of the game).
+    `game_over` (the next reset starts a new game, also where a life is lost at `max_steps`) and `steps` (of the game).
     """
 
     metadata = {"render_modes": ["rgb_array"], "render_fps": 15}  # noqa: RUF012
@@ -148,6 +148,12 @@ class AtariEnv(gym.Env[Array, Any]):
     def _terminated(self) -> bool:
         return self._play.over or (self.life_loss_ends and self._play.life_lost)
 
+    @property
+    def _goes_on(self) -> bool:
+        """Whether a reset continues the game: after a lost life, with room for its NOOP and a step below the limit."""
+        play = self._play
+        return self.life_loss_ends and play.life_lost and not play.over and play.steps < self.max_steps - 1
+
     def ram(self) -> Array:
         """RAM [128] after the last step, also right after a restore, when the emulator's own copy is stale."""
         return self._ram
@@ -168,19 +174,18 @@ class AtariEnv(gym.Env[Array, Any]):
     ) -> tuple[Array, dict[str, Any]]:
         """A new game; after a lost life that ended an episode, the same game goes on with one NOOP step."""
         super().reset(seed=seed)
-        play, reward = self._play, 0.0
-        life_ended = self.life_loss_ends and play.life_lost and not play.over
-        goes_on = life_ended and seed is None and play.steps < self.max_steps - 1
+        play, reward, unsafe_event = self._play, 0.0, False
+        goes_on = self._goes_on and seed is None
         if goes_on:
-            reward, _ = self.advance(NOOP)
+            reward, unsafe_event = self.advance(NOOP)
         if play.over or not goes_on:
             self._new_game(seed)
-            reward = 0.0
+            reward, unsafe_event = 0.0, False
         self._play.life_lost = False
         self._previous_ram = self._ram
         frame = self._frame()
         self._stack = frame if self._objects else np.repeat(frame[None], self.frame_stack, axis=0)
-        return self._stack.copy(), self._info(reward, False)
+        return self._stack.copy(), self._info(reward, unsafe_event)
 
     def step(self, action: int) -> tuple[Array, float, bool, bool, dict[str, Any]]:
         """One action for `frame_skip` frames."""
@@ -192,6 +197,7 @@ class AtariEnv(gym.Env[Array, Any]):
         terminated = self._terminated
         truncated = not terminated and self._play.steps >= self.max_steps
         info = self._info(reward, unsafe_event)
+        info["game_over"] |= terminated and not self._goes_on
         returned = float(np.sign(reward)) if self.clip_rewards else reward
         return self._stack.copy(), returned, terminated, truncated, info
 

@@ -71,8 +71,12 @@ def show(rows: Rows) -> Findings:
 
 
 def _frames(rows: Rows, variant: str) -> float:
-    found = rows.of(variant=variant).rows
-    decisions = sum(row["training"]["steps"] + row["evaluation"]["steps"] for row in found)
+    """Simulated frames for each decision, both in training and in all evaluations.
+
+    A row has the steps of its last evaluation; those of all of them are what was counted from outside.
+    """
+    found = [row for row in rows.of(variant=variant).rows if row["outside"]]
+    decisions = sum(row["training"]["steps"] + row["outside"]["evaluation"]["executed"] for row in found)
     return 4 * sum(row["simulated_steps"] for row in found) / max(decisions, 1)
 
 

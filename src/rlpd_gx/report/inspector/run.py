@@ -6,6 +6,7 @@ import os
 from array import array
 from pathlib import Path
 
+from rlpd_gx.loop.run_folder import audit_names
 from rlpd_gx.report.inspector.corrections import Corrections
 from rlpd_gx.report.inspector.series import Series, rounded
 from rlpd_gx.report.inspector.tail import JsonFile, Tail, inside
@@ -116,8 +117,7 @@ class WatchedRun:
         if self._audits is None:
             count = self.config.value.get("num_envs", 1)
             count = min(count, 256) if is_number(count) else 1
-            names = ["audit.jsonl"] if count == 1 else [f"audit-{i}.jsonl" for i in range(int(count))]
-            self._audits = [Corrections(self.folder / name, self.root) for name in names]
+            self._audits = [Corrections(self.folder / name, self.root) for name in audit_names(int(count))]
         for audit in self._audits:
             audit.refresh()
         return self._audits
