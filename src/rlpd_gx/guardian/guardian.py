@@ -189,7 +189,7 @@ class Guardian:
     def described(self) -> "Guardian | None":
         """The same without the rules of a Box that are asked about single actions; None where no rule is left.
 
-        It only looks on: its safe sets contain those of this one, and can always be stored.
+        It is in monitor mode: its safe sets contain those of this one, and can always be stored.
         """
         rules = [r for r in self.rules if all(isinstance(a.form, SetForm) for a in r.atoms())]
         return Guardian(self.action_space, rules, mode="monitor") if rules else None

@@ -54,7 +54,7 @@ class Run:
 
 @dataclass(frozen=True)
 class Classifier(Guard):
-    """Vetoes what it has learned to fear."""
+    """Vetoes actions whose predicted risk of an unsafe event is at or above the threshold."""
 
     run: Run = field(default_factory=lambda: Run(0, True, None))
 
