@@ -349,6 +349,8 @@ class Episode:
     """Steps whose info reports success; None where the environment never does."""
     human_steps: int = 0
     """Steps in which a person acted instead of the policy."""
+    stopped: bool = False
+    """Ended by the Guardian, which let nothing run; that proposal is one of the corrections, but not a step."""
     env: int = 0
     """Which of several environments it ran in."""
 
@@ -374,7 +376,9 @@ class Transition:
     next_safe_set: Array | None = None
     """[N, code_width] encoded, where an episode was truncated: elsewhere it comes with the next step."""
     verdicts: Sequence[Verdict | None] = ()
-    """None where there are no rules."""
+    """None where there are no rules, and where nothing was executed."""
+    stop_reasons: Sequence[str] = ()
+    """Why nothing was executed; empty texts elsewhere."""
 
     @property
     def ended(self) -> Array:

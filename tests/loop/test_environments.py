@@ -8,8 +8,10 @@ import numpy as np
 import pytest
 
 import rlpd_gx as gx
+from rlpd_gx.config import LearnerConfig
 from rlpd_gx.loop.environments import Environments
-from rlpd_gx.loop.evaluate import count
+from rlpd_gx.loop.evaluate import count, evaluate
+from rlpd_gx.metrics import METRICS
 
 
 class Line(gym.Env):
@@ -66,6 +68,44 @@ def _allowed(environments: Environments, code: Any) -> list[bool]:
     decoded = gx.decode(code, environments.example.spec)  # type: ignore[union-attr]
     assert isinstance(decoded, gx.Mask)
     return decoded.allowed.tolist()
+
+
+@gx.mask_rule(name="mute")
+def mute(observation: Any) -> Any:
+    raise RuntimeError("no answer")
+
+
+class Proposer:
+    """A policy as `evaluate` asks it: always the first action."""
+
+    device, config = "cpu", LearnerConfig()
+
+    def act(self, observation: Any, safe_sets: Any = None, **options: Any) -> Any:
+        return np.zeros(1, np.int64)
+
+
+def test_an_evaluation_of_episodes_that_the_guardian_stopped_says_so() -> None:
+    env = gx.GuardedEnv(Line(), mute)
+    environments = Environments([env], lambda s: np.zeros(0, np.uint8), 1, None)
+    row = evaluate(Proposer(), environments, 3, 0, sample=False).row()  # type: ignore[arg-type]
+    assert (row["steps"], row["proposals"], row["stopped"], row["corrections"]) == (0, 3, 3, 3)
+    assert (row["episodes"], row["episodes_corrected"]) == (3, 3)
+    assert "no answer" in next(iter(row["reasons"]))
+    counted = env.audit.tally.as_dict()
+    assert {name: value for name, value in counted.items() if name not in ("reasons", "rules")} == {
+        name: row[name] for name in counted if name not in ("reasons", "rules")
+    }
+
+
+def test_a_stop_is_a_correction_but_no_step() -> None:
+    environments, tally = _environments([broken, only_one]), gx.Tally()
+    for _ in range(2):
+        count(tally, environments.step(np.array([1])), environments, 0.05)
+    (episode,) = environments.finished
+    assert (episode.length, episode.corrections, episode.stopped) == (1, 1, True)
+    assert (tally.proposals, tally.allowed, tally.stopped, tally.episodes_corrected) == (2, 1, 1, 1)
+    assert tally.rates()["stopped_rate"] == 0.5
+    assert METRICS["safety"](environments.finished)["correction_rate"] == 0.5
 
 
 def test_events_that_a_rule_module_tells_are_counted() -> None:

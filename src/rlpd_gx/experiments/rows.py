@@ -26,7 +26,7 @@ CURVES = (
 )  # fmt: skip
 COUNTS = (
     "steps", "proposals", "corrections", "forbidden_proposals", "forbidden_executed", "inevitable", "fallback",
-    "near_misses", "unsafe_events",
+    "stopped", "near_misses", "unsafe_events",
 )  # fmt: skip
 
 

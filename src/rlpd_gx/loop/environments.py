@@ -30,7 +30,7 @@ class Member:
         """Set the counts to zero."""
         self.score, self.length, self.corrections, self.unsafe_events = 0.0, 0, 0, 0
         self.success_steps: int | None = None
-        self.human_steps = 0
+        self.human_steps, self.stopped = 0, False
 
     def reset(self, seed: int | None = None) -> None:
         """Begin an episode."""
@@ -45,6 +45,7 @@ class Member:
         observation, reward, terminated, truncated, info = self.env.step(action)
         self.observation = learner_view(observation)
         if "guardian_stop" in info:
+            self.corrections, self.stopped = self.corrections + 1, True
             return 0.0, False, True, info
         verdict = info.get("guardian")
         self.score += float(info.get("raw_reward", reward))
@@ -65,7 +66,7 @@ class Member:
 
     def counts(self) -> Json:
         """The running counts, for a checkpoint."""
-        names = ("score", "length", "corrections", "unsafe_events", "success_steps", "human_steps")
+        names = ("score", "length", "corrections", "unsafe_events", "success_steps", "human_steps", "stopped")
         return {name: getattr(self, name) for name in names}
 
     @property
@@ -149,9 +150,9 @@ class Environments:
         known = [None] * len(self) if safe_sets is None else safe_sets
         rows = [self._step(member, proposed[i], known[i]) for i, member in enumerate(self.members)]
         columns = {name: [row[name] for row in rows] for name in rows[0]}
-        verdicts = columns.pop("verdicts")
+        lists = {name: columns.pop(name) for name in ("verdicts", "stop_reasons")}
         arrays = {name: np.array(column) for name, column in columns.items()}
-        return Transition(proposed_action=proposed, next_observation=self.frame, verdicts=verdicts, **arrays)
+        return Transition(proposed_action=proposed, next_observation=self.frame, **lists, **arrays)
 
     def _step(self, member: Member, proposed: Action, known: Array | None) -> Json:
         """One environment's part of a transition."""
@@ -179,7 +180,7 @@ class Environments:
             "executed_action": self.actions.chosen(action), "reward": np.float32(reward),
             "terminated": terminated, "truncated": truncated, "safe_set": known, "next_safe_set": final,
             "margin": np.float32(margin), "unsafe_event": bool(info.get("unsafe_event", False)),
-            "executed": executed, "verdicts": verdict,
+            "executed": executed, "verdicts": verdict, "stop_reasons": info.get("guardian_stop", ""),
         }  # fmt: skip
 
     def _or_only(self, safe_set: SafeSet | None, action: Action) -> SafeSet | None:
