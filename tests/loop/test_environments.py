@@ -12,6 +12,8 @@ from rlpd_gx.config import LearnerConfig
 from rlpd_gx.loop.environments import Environments
 from rlpd_gx.loop.evaluate import count, evaluate
 from rlpd_gx.metrics import METRICS
+from rlpd_gx.replay.ring import Ring
+from rlpd_gx.replay.timeline import Layout
 
 
 class Line(gym.Env):
@@ -154,6 +156,36 @@ def test_where_nothing_is_allowed_the_executed_action_alone_is_stored(known_befo
     assert outcome.verdicts[0].inevitable  # type: ignore[union-attr]
     stored = _allowed(environments, outcome.safe_set[0])
     assert stored == [a == outcome.executed_action[0] for a in (0, 1)]
+
+
+@pytest.mark.parametrize("known_before", [False, True])
+@pytest.mark.parametrize("first", [0, 1])
+def test_where_the_guardian_stops_the_step_before_does_not_bootstrap_from_the_refused_action(
+    first: int, known_before: bool
+) -> None:
+    environments = _environments(broken)
+    width = environments.safe_sets().shape[1:]
+    observation, action, code = ((np.float32, (1,)), (np.int64, ()), (np.uint8, width))
+    ring = Ring(Layout(np.dtype(observation), np.dtype(action), np.dtype(code)), 10)
+    ring.begin(environments.frame)
+    for proposed in (first, 1 - first):
+        outcome = environments.step(np.array([proposed]), environments.safe_sets() if known_before else None)
+        ring.complete(outcome.safe_set)
+        ring.add(outcome)
+    assert outcome.stop_reasons[0]
+    line = ring.timeline
+    (step,) = np.flatnonzero(line.is_step)
+    assert line.executed_action[step] == first
+    assert _allowed(environments, line.safe_set[step + 1]) == [a == first for a in (0, 1)]
+
+
+def test_a_stop_in_the_first_step_is_stored_nowhere() -> None:
+    environments = _environments(only_one)
+    environments.members[0].env = gx.GuardedEnv(Line(), mute)
+    environments.reset(np.ones(1, bool))
+    outcome = environments.step(np.array([1]))
+    assert not outcome.executed[0]
+    assert outcome.safe_set.shape == environments.encode(environments.example)[None].shape
 
 
 def test_a_failing_rule_falls_back_everywhere() -> None:

@@ -134,7 +134,7 @@ class PolicySubject:
             while len(found.episodes) <= episode:
                 seen = environments.observation
                 proposed, transition = self._step(environments, generator)
-                if steps % stride == 0:
+                if steps % stride == 0 and transition.executed[0]:
                     assert transition.safe_set is not None
                     found.visited.append((trees.index(seen, 0), proposed[0], transition.safe_set[0]))
                     if len(found.visited) > 2 * KEPT_STATES:
@@ -294,6 +294,8 @@ class PolicySubject:
     def _support(self) -> Support:
         clone, held_out = behaviour.cloned(self.task)
         visited = self.played().visited
+        if not visited:
+            raise Unavailable("the Guardian stopped every episode before its first step")
         seen = trees.stack([row[0] for row in visited])
         actions, sets = np.stack([row[1] for row in visited]), np.stack([row[2] for row in visited])
         space = self.task.example.actions.learner_space
