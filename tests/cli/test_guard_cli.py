@@ -59,7 +59,9 @@ def test_a_policy_of_ones_own_and_the_comparison(folder):
 
 
 def test_a_proposal_that_no_rule_could_judge_is_not_compared_as_forbidden(folder):
-    done = guard(folder, "--env", "CartPole-v1", "--rules", "my_rules:unreadable", "--compare", "--episodes", "1")
+    done = guard(
+        folder, "--env", "CartPole-v1", "--rules", "my_rules:unreadable", "--compare", "--episodes", "1"
+    )
     assert done.returncode == 0, done.stderr
     (without,) = (line for line in done.stdout.splitlines() if "without" in line)
     assert "0 (0.0%)" in without

@@ -12,6 +12,7 @@ from rlpd_gx.config import LearnerConfig
 from rlpd_gx.loop.environments import Environments
 from rlpd_gx.loop.evaluate import count, evaluate
 from rlpd_gx.metrics import METRICS
+from rlpd_gx.replay.offline.record import Recorder
 from rlpd_gx.replay.ring import Ring
 from rlpd_gx.replay.timeline import Layout
 
@@ -217,20 +218,51 @@ def test_success_is_counted_where_the_environment_tells_of_it(name: str) -> None
     assert played(Line()) is None
 
 
+class Assisted(Line):
+    """A person chooses action 1 in the second step, and the environment reports it as HIL-SERL does."""
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        *outcome, info = super().step(action)
+        return *outcome, {"intervene_action": 1} if self.time == 2 else info  # type: ignore[return-value]
+
+
+@gx.mask_rule(name="only zero")
+def only_zero(observation: Any) -> Any:
+    return np.array([True, False])
+
+
+def test_what_a_person_did_under_a_guard_is_stored_and_counted() -> None:
+    environments, tally = _environments(only_zero), gx.Tally()
+    environments.members[0].env = gx.GuardedEnv(Assisted(), only_zero)
+    environments.reset(np.ones(1, bool))
+    steps = [environments.step(np.array([0])) for _ in range(3)]
+    for step in steps:
+        count(tally, step, environments, 0.05)
+    assert [int(step.executed_action[0]) for step in steps] == [0, 1, 0]
+    assert [bool(step.margin[0] < 0) for step in steps] == [False, True, False]
+    assert (tally.forbidden_proposals, tally.forbidden_executed) == (0, 1)
+    assert environments.finished[0].human_steps == 1
+
+
+def test_a_recorder_stores_what_a_person_did() -> None:
+    class Kept:
+        def add(self, episode: Any, start: Any) -> None:
+            self.episode = episode
+
+    for guarded in (False, True):
+        sink = Kept()
+        env = gx.GuardedEnv(Assisted(), only_zero) if guarded else Assisted()
+        recorder = Recorder(env, sink, seed=0)  # type: ignore[arg-type]
+        recorder.reset()
+        for _ in range(3):
+            recorder.step(0)
+        assert sink.episode.actions.tolist() == [0, 1, 0]
+        if guarded:
+            assert sink.episode.proposed_actions.tolist() == [0, 0, 0]
+            assert (sink.episode.margins < 0).tolist() == [False, True, False]
+
+
 def test_what_a_person_did_is_what_ran() -> None:
-    class Assisted(Line):
-        """A person acts in the second step, and the environment reports it as HIL-SERL does."""
-
-        def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-            observation, reward, terminated, truncated, info = super().step(action)
-            return (
-                observation,
-                reward,
-                terminated,
-                truncated,
-                {"intervene_action": 1} if self.time == 2 else info,
-            )
-
     environments = Environments([Assisted()], lambda s: np.zeros(0, np.uint8), 1, None)
     environments.reset(np.ones(1, bool))
     steps = [environments.step(np.array([0])) for _ in range(3)]

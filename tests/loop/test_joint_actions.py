@@ -111,7 +111,9 @@ def test_they_are_trained_guarded_and_resumed(tmp_path: Path, env, rule, broken)
 def test_a_policy_of_another_library_acts_as_the_environment_does(tmp_path: Path, env, rule, action) -> None:
     run = gx.train(env, rule, out=tmp_path / "run", progress=False, **SMALL | {"steps": 10})
     EXECUTED.clear()
-    found = measure_run(run.folder, ("proposals", "dependence"), policy=lambda observation: action, episodes=2)
+    found = measure_run(
+        run.folder, ("proposals", "dependence"), policy=lambda observation: action, episodes=2
+    )
     assert found["proposals"]["pre_guard_violation_rate"] == 1
     assert found["dependence"]["forbidden_executed_rate_without_guard"] == 1
     assert sum(np.array_equal(executed, action) for executed in EXECUTED) == 20  # all steps without the guard

@@ -13,9 +13,17 @@ from rlpd_gx.guardian import GuardedEnv, Guardian
 from rlpd_gx.rules import Lookahead
 from rlpd_gx.safe_sets import Mask, SafeSet
 from rlpd_gx.trees import Json, Tree
-from rlpd_gx.types import Action, Array, Episode, Observation, Status, Transition, Verdict
-
-HUMAN_ACTION = "intervene_action"  # in `info`, as the wrappers of HIL-SERL report it
+from rlpd_gx.types import (
+    HUMAN_ACTION,
+    Action,
+    Array,
+    Episode,
+    Observation,
+    Status,
+    Transition,
+    Verdict,
+    executed_action,
+)
 
 
 class Member:
@@ -169,7 +177,7 @@ class Environments:
             complete = self.encode(member.safe_set())
         reward, terminated, truncated, info = member.step(proposed)
         verdict, executed = info.get("guardian"), "guardian_stop" not in info
-        action = proposed if verdict is None else verdict.action
+        action = executed_action(proposed, info, self.actions.space.dtype)
         safe_set = self._stored_set(verdict, complete, action if executed else member.last_executed)
         final = np.zeros_like(safe_set)
         if truncated and executed:  # a truncated state is bootstrapped from
@@ -177,8 +185,6 @@ class Environments:
         if info.get("game_over", terminated or truncated) or truncated:
             self.finished.append(member.finish())
         margin = np.nan if verdict is None else verdict.executed_margin
-        if HUMAN_ACTION in info:  # a person took over inside the environment: that is what ran
-            action, margin = np.asarray(info[HUMAN_ACTION], np.asarray(action).dtype), np.nan
         return {
             "executed_action": self.actions.chosen(action), "reward": np.float32(reward),
             "terminated": terminated, "truncated": truncated, "safe_set": safe_set, "next_safe_set": final,
@@ -189,7 +195,9 @@ class Environments:
     def _stored_set(self, verdict: Verdict | None, complete: Array | None, ran: Action) -> Array:
         """The code [width] of the set in which a proposal was made; `ran` is the action that ran last."""
         if verdict is None or verdict.status not in (Status.ALLOWED, Status.PROJECTED):
-            return self.encode(self._or_only(None, ran))  # no rules, none could be asked, or nothing is allowed
+            return self.encode(
+                self._or_only(None, ran)
+            )  # no rules, none could be asked, or nothing is allowed
         if complete is not None:
             return complete
         if verdict.safe_set is None:
