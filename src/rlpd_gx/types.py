@@ -27,7 +27,7 @@ class Status(StrEnum):
     """What the Guardian did with a proposal."""
 
     ALLOWED = "allowed"  # executed as proposed
-    PROJECTED = "projected"  # the nearest allowed action ran
+    PROJECTED = "projected"  # the nearest allowed action ran, or the one that a guard chose in its place
     FALLBACK = "fallback"  # a rule, the solver or the proposal failed: a declared action ran instead
     INEVITABLE = "inevitable"  # no action is allowed: the least bad one ran
 

@@ -152,7 +152,7 @@ def test_a_person_may_do_in_monitor_mode_what_was_not_proposed():
     )
     env.reset(seed=0)
     for _ in range(2):
-        *_, info = env.step(np.array([1.0], np.float32))
+        env.step(np.array([1.0], np.float32))
     assert (env.audit.tally.forbidden_proposals, env.audit.tally.forbidden_executed) == (2, 1)
 
 

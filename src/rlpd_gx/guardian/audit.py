@@ -1,7 +1,8 @@
 """The audit: what was proposed, what was corrected, by which rule and by how much.
 
-The file is JSON lines, only ever appended to: a `start` line, a line for each correction, stop and takeover by a person,
-and one with the running tally at the end of each episode. A killed process loses nothing that was written before.
+The file is JSON lines, only ever appended to: a `start` line, a line for each correction, stop and takeover by a
+person, and one with the running tally at the end of each episode. A killed process loses nothing that was written
+before.
 """
 
 import json

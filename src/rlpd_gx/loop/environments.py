@@ -165,10 +165,11 @@ class Environments:
         self.finished = []
         known = [None] * len(self) if safe_sets is None else safe_sets
         rows = [self._step(member, proposed[i], known[i]) for i, member in enumerate(self.members)]
-        columns = {name: [row[name] for row in rows] for name in rows[0]}
-        lists = {name: columns.pop(name) for name in ("verdicts", "stop_reasons")}
-        arrays = {name: np.array(column) for name, column in columns.items()}
-        return Transition(proposed_action=proposed, next_observation=self.frame, **lists, **arrays)
+        columns: Json = {name: [row[name] for row in rows] for name in rows[0]}
+        columns |= {
+            name: np.array(columns[name]) for name in rows[0] if name not in ("verdicts", "stop_reasons")
+        }
+        return Transition(proposed_action=proposed, next_observation=self.frame, **columns)
 
     def _step(self, member: Member, proposed: Action, complete: Array | None) -> Json:
         """One environment's part of a transition."""

@@ -25,7 +25,7 @@ def success(episodes: Sequence[Episode]) -> dict[str, float]:
 
 
 def safety(episodes: Sequence[Episode]) -> dict[str, float]:
-    """Corrections per proposal, unsafe events per step, and the share of unsafe episodes with its exact 95% upper bound.
+    """Corrections per proposal, unsafe events per step, the share of unsafe episodes and its exact 95% upper bound.
 
     The bound (Clopper-Pearson) holds for independent episodes of a policy that does not change.
     """
