@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from enum import StrEnum
 from types import MappingProxyType
 from typing import Any, Generic, Protocol, Self, TypeVar
@@ -18,13 +18,16 @@ Observation = Array | Mapping[str, Array]
 Action = Any  # one action or a batch of them, as the action space holds it: a number or an array
 State = Any  # what a rule reads: the observation, `info`, RAM, or the simulator itself
 Info = Json  # Gymnasium's `info`
+HUMAN_ACTION = (
+    "intervene_action"  # in `info`, where a person took over, as the wrappers of HIL-SERL report it
+)
 
 
 class Status(StrEnum):
     """What the Guardian did with a proposal."""
 
     ALLOWED = "allowed"  # executed as proposed
-    PROJECTED = "projected"  # the nearest allowed action ran
+    PROJECTED = "projected"  # the nearest allowed action ran, or the one that a guard chose in its place
     FALLBACK = "fallback"  # a rule, the solver or the proposal failed: a declared action ran instead
     INEVITABLE = "inevitable"  # no action is allowed: the least bad one ran
 
@@ -50,7 +53,7 @@ class Verdict:
     """
 
     proposed: Action
-    action: Action  # what to execute; in monitor mode the proposal itself
+    action: Action  # what to execute; in monitor mode the proposal itself; after a takeover what a person did
     status: Status
     distance: float = 0.0  # from the proposal to `suggestion`
     margins: Mapping[str, float] = field(default_factory=dict)
@@ -82,6 +85,25 @@ class Verdict:
     def inevitable(self) -> bool:
         """Whether no action at all satisfies the rules."""
         return self.status is Status.INEVITABLE
+
+    @property
+    def executes_forbidden(self) -> bool:
+        """Whether `action` breaks a rule, as far as the rules could be asked."""
+        return bool(self.executed_margin < 0 or self.inevitable)
+
+    def taken_over(self, action: Action) -> "Verdict":
+        """The verdict on the same proposal where a person acted instead: `action` and its margin are theirs.
+
+        The margin is that of the safe set, since the rules cannot be asked about a state that has passed; NaN where
+        the set does not tell.
+        """
+        margin = float("nan")
+        if (
+            self.safe_set is not None and not self.reason
+        ):  # where a rule failed, the others are not the whole set
+            flat = np.asarray(action)
+            margin = float(self.safe_set.margin(flat.ravel() if flat.ndim > 1 else flat))
+        return replace(self, action=action, executed_margin=margin)
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Verdict):
@@ -117,6 +139,13 @@ class Verdict:
 def _verdict(values: Json) -> Verdict:
     """A verdict that was sent to another process."""
     return Verdict(**(values | {"margins": MappingProxyType(values["margins"])}))
+
+
+def executed_action(proposed: Action, info: Info, dtype: Any) -> Action:
+    """What ran in a step: the action in its verdict, or without a guard that of a person, or the proposal."""
+    if (verdict := info.get("guardian")) is not None:
+        return verdict.action
+    return np.asarray(info[HUMAN_ACTION], dtype) if HUMAN_ACTION in info else proposed
 
 
 MOST_REASONS = 20  # different reasons counted separately in a tally
@@ -178,7 +207,9 @@ class Tally:
     near_misses: int = 0  # allowed proposals with a graded margin below the near-miss margin
     near_misses_executed: int = 0  # those of them that ran as proposed
     forbidden_proposals: int = 0  # some rule is broken by the proposed action
-    forbidden_executed: int = 0  # ... by the executed one: in monitor mode, or where no action was allowed
+    forbidden_executed: int = (
+        0  # ... by the executed one: in monitor mode, by a person, or where none was allowed
+    )
     distance: float = 0.0  # sum over all corrections
     largest_distance: float = 0.0
     unsafe_events: int = 0
@@ -222,7 +253,7 @@ class Tally:
         near = times * (close and not broken)
         self.near_misses += near
         self.forbidden_proposals += times * broken
-        self.forbidden_executed += times * (verdict.executed_margin < 0 or verdict.inevitable)
+        self.forbidden_executed += times * verdict.executes_forbidden
         if verdict.status is Status.ALLOWED:
             self.allowed += times
             self.near_misses_executed += near
@@ -349,6 +380,8 @@ class Episode:
     """Steps whose info reports success; None where the environment never does."""
     human_steps: int = 0
     """Steps in which a person acted instead of the policy."""
+    stopped: bool = False
+    """Ended by the Guardian, which let nothing run; that proposal is one of the corrections, but not a step."""
     env: int = 0
     """Which of several environments it ran in."""
 
@@ -374,7 +407,9 @@ class Transition:
     next_safe_set: Array | None = None
     """[N, code_width] encoded, where an episode was truncated: elsewhere it comes with the next step."""
     verdicts: Sequence[Verdict | None] = ()
-    """None where there are no rules."""
+    """None where there are no rules, and where nothing was executed."""
+    stop_reasons: Sequence[str] = ()
+    """Why nothing was executed; empty texts elsewhere."""
 
     @property
     def ended(self) -> Array:

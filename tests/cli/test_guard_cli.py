@@ -13,6 +13,8 @@ RULES = """
 import numpy as np, rlpd_gx as gx
 lean = gx.mask_rule(lambda s: np.array([s[2] > -0.02, s[2] < 0.02]), name="lean")
 both = [lean, gx.mask_rule(lambda s: np.array([True, s[0] < 1]), name="edge")]
+@gx.mask_rule(name="unreadable")
+def unreadable(observation): raise ValueError("no answer")
 wrong = 3
 def push_right(observation): return 1
 def breaks(observation): raise ValueError("no idea")
@@ -54,6 +56,15 @@ def test_a_policy_of_ones_own_and_the_comparison(folder):
     assert done.returncode == 0, done.stderr
     assert "with the guard" in done.stdout
     assert "without" in done.stdout
+
+
+def test_a_proposal_that_no_rule_could_judge_is_not_compared_as_forbidden(folder):
+    done = guard(
+        folder, "--env", "CartPole-v1", "--rules", "my_rules:unreadable", "--compare", "--episodes", "1"
+    )
+    assert done.returncode == 0, done.stderr
+    (without,) = (line for line in done.stdout.splitlines() if "without" in line)
+    assert "0 (0.0%)" in without
 
 
 def test_a_zip_of_stable_baselines3(folder):

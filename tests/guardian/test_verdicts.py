@@ -39,6 +39,23 @@ def test_a_forbidden_action_moves_to_the_nearest_allowed_one():
     assert "power by 0.5" in str(verdict)
 
 
+@pytest.mark.parametrize("mode", ["enforce", "monitor"])
+@pytest.mark.parametrize("quick", [True, False])
+def test_a_verdict_does_not_change_with_the_array_that_was_proposed(mode, quick):
+    rules = [gx.l1_rule(lambda s: ([1.0, 1.0], 1.0), name="power")]
+    if not quick:  # a rule that the compiled kernel does not judge
+        rules.append(gx.rule(lambda s, a: True, name="anything"))
+    proposed = np.array([1.0, 0.5], np.float32)
+    verdict = gx.Guardian(PLANE, rules, mode=mode).certify(None, proposed)
+    executed = np.array(verdict.action)
+    proposed[:] = 9
+    assert verdict.proposed.tolist() == [1.0, 0.5]
+    np.testing.assert_array_equal(verdict.action, executed)
+    for action in (verdict.proposed, verdict.action):
+        with pytest.raises(ValueError, match="read-only"):
+            action[0] = 0
+
+
 def test_rules_name_themselves_and_the_action_space_can_bind():
     @gx.bounds_rule
     def slow(state):

@@ -6,9 +6,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from two_temptations import TASK
+from two_temptations import TASK, TwoTemptations, rule
 
+import rlpd_gx as gx
 from rlpd_gx.guards._risk import labels
+from rlpd_gx.guards.classifier import GUARD
 from rlpd_gx.loop.configure import configure
 from rlpd_gx.loop.measure import measure_run
 from rlpd_gx.loop.resume import Saver, resume
@@ -86,11 +88,14 @@ def test_it_learns_to_veto_what_the_learner_wants(tmp_path: Path, continuous: bo
         last = np.flatnonzero(line.is_step)[-100:]
         risky[guard] = (line.executed_action[last] > 0).mean()
         wanted[guard] = (line.proposed_action[last] > 0).mean()
+        assert trainer.corrects == trainer.result()["corrects"] == (guard == "classifier")
         if guard == "classifier":
             quality = trainer.guard.run.quality
             assert quality["recall"] >= 0.9
             assert quality["precision"] > 0.8
             assert quality["calibration_error"] < 0.2
+            changed = line.executed_action[line.is_step] != line.proposed_action[line.is_step]
+            assert trainer.window.total.corrections == changed.sum() > 0
             assert trainer.window.total.forbidden_executed == int(
                 (line.executed_action[line.is_step] > 0).sum()
             )
@@ -108,6 +113,40 @@ def test_it_learns_to_veto_what_the_learner_wants(tmp_path: Path, continuous: bo
     assert {"classifier_precision", "classifier_calibration_error", "classifier_threshold"} <= set(
         trained[-1]
     )
+
+
+class Table:
+    """Fixed risks of the two actions."""
+
+    def __init__(self, *risk: float) -> None:
+        self.risk = np.array(risk)
+
+    def nearby(self, proposed: Any) -> np.ndarray:
+        return np.array([proposed, 0, 1])
+
+    def of(self, observation: Any, actions: np.ndarray) -> np.ndarray:
+        return self.risk[actions]
+
+
+@pytest.mark.parametrize(
+    ("risk", "ran"),
+    [((0.9, 0.1), [1, 1]), ((0.1, 0.9), [0, 0]), ((0.1, 0.1), [0, 1]), ((0.8, 0.9), [0, 0])],
+)
+def test_a_veto_is_a_correction_and_nothing_else_is(tmp_path: Path, risk: Any, ran: list[int]) -> None:
+    """Action 0 is allowed by the rules, action 1 is not; both are proposed."""
+    guard = GUARD.begin(0, watched=True)
+    guard.run.risk, guard.run.threshold = Table(*risk), 0.5  # type: ignore[assignment]
+    env = guard.environment(TwoTemptations(), rule, audit=tmp_path / "audit.jsonl")
+    env.reset(seed=0)
+    verdicts = [env.step(proposed)[-1]["guardian"] for proposed in (0, 1)]
+    assert [int(verdict.action) for verdict in verdicts] == ran
+    vetoed = [proposed != executed for proposed, executed in enumerate(ran)]
+    assert [verdict.corrected for verdict in verdicts] == vetoed
+    tally = env.audit.tally
+    assert (tally.corrections, tally.projected) == (sum(vetoed), sum(vetoed))
+    assert (tally.forbidden_proposals, tally.forbidden_executed) == (1, sum(ran))
+    _, events = gx.Audit.read(tmp_path / "audit.jsonl")
+    assert [event["executed"] for event in events] == [a for a, veto in zip(ran, vetoed, strict=True) if veto]
 
 
 def test_it_resumes_bit_for_bit(tmp_path: Path) -> None:

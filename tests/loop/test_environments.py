@@ -8,8 +8,13 @@ import numpy as np
 import pytest
 
 import rlpd_gx as gx
+from rlpd_gx.config import LearnerConfig
 from rlpd_gx.loop.environments import Environments
-from rlpd_gx.loop.evaluate import count
+from rlpd_gx.loop.evaluate import count, evaluate
+from rlpd_gx.metrics import METRICS
+from rlpd_gx.replay.offline.record import Recorder
+from rlpd_gx.replay.ring import Ring
+from rlpd_gx.replay.timeline import Layout
 
 
 class Line(gym.Env):
@@ -68,6 +73,44 @@ def _allowed(environments: Environments, code: Any) -> list[bool]:
     return decoded.allowed.tolist()
 
 
+@gx.mask_rule(name="mute")
+def mute(observation: Any) -> Any:
+    raise RuntimeError("no answer")
+
+
+class Proposer:
+    """A policy as `evaluate` asks it: always the first action."""
+
+    device, config = "cpu", LearnerConfig()
+
+    def act(self, observation: Any, safe_sets: Any = None, **options: Any) -> Any:
+        return np.zeros(1, np.int64)
+
+
+def test_an_evaluation_of_episodes_that_the_guardian_stopped_says_so() -> None:
+    env = gx.GuardedEnv(Line(), mute)
+    environments = Environments([env], lambda s: np.zeros(0, np.uint8), 1, None)
+    row = evaluate(Proposer(), environments, 3, 0, sample=False).row()  # type: ignore[arg-type]
+    assert (row["steps"], row["proposals"], row["stopped"], row["corrections"]) == (0, 3, 3, 3)
+    assert (row["episodes"], row["episodes_corrected"]) == (3, 3)
+    assert "no answer" in next(iter(row["reasons"]))
+    counted = env.audit.tally.as_dict()
+    assert {name: value for name, value in counted.items() if name not in ("reasons", "rules")} == {
+        name: row[name] for name in counted if name not in ("reasons", "rules")
+    }
+
+
+def test_a_stop_is_a_correction_but_no_step() -> None:
+    environments, tally = _environments([broken, only_one]), gx.Tally()
+    for _ in range(2):
+        count(tally, environments.step(np.array([1])), environments, 0.05)
+    (episode,) = environments.finished
+    assert (episode.length, episode.corrections, episode.stopped) == (1, 1, True)
+    assert (tally.proposals, tally.allowed, tally.stopped, tally.episodes_corrected) == (2, 1, 1, 1)
+    assert tally.rates()["stopped_rate"] == 0.5
+    assert METRICS["safety"](environments.finished)["correction_rate"] == 0.5
+
+
 def test_events_that_a_rule_module_tells_are_counted() -> None:
     environments = _environments(only_one, unsafe_event=lambda observation, *rest: observation[0] == 2)
     seen = [environments.step(np.array([1])) for _ in range(3)]
@@ -116,6 +159,36 @@ def test_where_nothing_is_allowed_the_executed_action_alone_is_stored(known_befo
     assert stored == [a == outcome.executed_action[0] for a in (0, 1)]
 
 
+@pytest.mark.parametrize("known_before", [False, True])
+@pytest.mark.parametrize("first", [0, 1])
+def test_where_the_guardian_stops_the_step_before_does_not_bootstrap_from_the_refused_action(
+    first: int, known_before: bool
+) -> None:
+    environments = _environments(broken)
+    width = environments.safe_sets().shape[1:]
+    observation, action, code = ((np.float32, (1,)), (np.int64, ()), (np.uint8, width))
+    ring = Ring(Layout(np.dtype(observation), np.dtype(action), np.dtype(code)), 10)
+    ring.begin(environments.frame)
+    for proposed in (first, 1 - first):
+        outcome = environments.step(np.array([proposed]), environments.safe_sets() if known_before else None)
+        ring.complete(outcome.safe_set)
+        ring.add(outcome)
+    assert outcome.stop_reasons[0]
+    line = ring.timeline
+    (step,) = np.flatnonzero(line.is_step)
+    assert line.executed_action[step] == first
+    assert _allowed(environments, line.safe_set[step + 1]) == [a == first for a in (0, 1)]
+
+
+def test_a_stop_in_the_first_step_is_stored_nowhere() -> None:
+    environments = _environments(only_one)
+    environments.members[0].env = gx.GuardedEnv(Line(), mute)
+    environments.reset(np.ones(1, bool))
+    outcome = environments.step(np.array([1]))
+    assert not outcome.executed[0]
+    assert outcome.safe_set.shape == environments.encode(environments.example)[None].shape
+
+
 def test_a_failing_rule_falls_back_everywhere() -> None:
     environments = _environments(broken, fallback=0)
     environments.step(np.array([1]))
@@ -145,20 +218,51 @@ def test_success_is_counted_where_the_environment_tells_of_it(name: str) -> None
     assert played(Line()) is None
 
 
+class Assisted(Line):
+    """A person chooses action 1 in the second step, and the environment reports it as HIL-SERL does."""
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        *outcome, info = super().step(action)
+        return *outcome, {"intervene_action": 1} if self.time == 2 else info  # type: ignore[return-value]
+
+
+@gx.mask_rule(name="only zero")
+def only_zero(observation: Any) -> Any:
+    return np.array([True, False])
+
+
+def test_what_a_person_did_under_a_guard_is_stored_and_counted() -> None:
+    environments, tally = _environments(only_zero), gx.Tally()
+    environments.members[0].env = gx.GuardedEnv(Assisted(), only_zero)
+    environments.reset(np.ones(1, bool))
+    steps = [environments.step(np.array([0])) for _ in range(3)]
+    for step in steps:
+        count(tally, step, environments, 0.05)
+    assert [int(step.executed_action[0]) for step in steps] == [0, 1, 0]
+    assert [bool(step.margin[0] < 0) for step in steps] == [False, True, False]
+    assert (tally.forbidden_proposals, tally.forbidden_executed) == (0, 1)
+    assert environments.finished[0].human_steps == 1
+
+
+def test_a_recorder_stores_what_a_person_did() -> None:
+    class Kept:
+        def add(self, episode: Any, start: Any) -> None:
+            self.episode = episode
+
+    for guarded in (False, True):
+        sink = Kept()
+        env = gx.GuardedEnv(Assisted(), only_zero) if guarded else Assisted()
+        recorder = Recorder(env, sink, seed=0)  # type: ignore[arg-type]
+        recorder.reset()
+        for _ in range(3):
+            recorder.step(0)
+        assert sink.episode.actions.tolist() == [0, 1, 0]
+        if guarded:
+            assert sink.episode.proposed_actions.tolist() == [0, 0, 0]
+            assert (sink.episode.margins < 0).tolist() == [False, True, False]
+
+
 def test_what_a_person_did_is_what_ran() -> None:
-    class Assisted(Line):
-        """A person acts in the second step, and the environment reports it as HIL-SERL does."""
-
-        def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-            observation, reward, terminated, truncated, info = super().step(action)
-            return (
-                observation,
-                reward,
-                terminated,
-                truncated,
-                {"intervene_action": 1} if self.time == 2 else info,
-            )
-
     environments = Environments([Assisted()], lambda s: np.zeros(0, np.uint8), 1, None)
     environments.reset(np.ones(1, bool))
     steps = [environments.step(np.array([0])) for _ in range(3)]

@@ -16,6 +16,7 @@ import rlpd_gx as gx
 from rlpd_gx.envs.actions import ActionView, uniform_actions
 from rlpd_gx.envs.snapshots import random_state, set_random_state
 from rlpd_gx.loop.configure import configure
+from rlpd_gx.loop.measure import measure_run
 from rlpd_gx.loop.resume import Saver, resume
 from rlpd_gx.loop.run_folder import RunFolder
 from rlpd_gx.loop.task import Task
@@ -101,6 +102,21 @@ def test_they_are_trained_guarded_and_resumed(tmp_path: Path, env, rule, broken)
     assert env().action_space.contains(action)
     assert run.resume(steps=80, progress=False).result["steps"] == 80
     assert not any(broken(action) for action in EXECUTED)
+
+
+@pytest.mark.parametrize(
+    ("env", "rule", "action"),
+    [(Panel, low, np.array([2, 6, 3])), (switches, few, np.array([[1, 1], [1, 0]], np.int8))],
+)
+def test_a_policy_of_another_library_acts_as_the_environment_does(tmp_path: Path, env, rule, action) -> None:
+    run = gx.train(env, rule, out=tmp_path / "run", progress=False, **SMALL | {"steps": 10})
+    EXECUTED.clear()
+    found = measure_run(
+        run.folder, ("proposals", "dependence"), policy=lambda observation: action, episodes=2
+    )
+    assert found["proposals"]["pre_guard_violation_rate"] == 1
+    assert found["dependence"]["forbidden_executed_rate_without_guard"] == 1
+    assert sum(np.array_equal(executed, action) for executed in EXECUTED) == 20  # all steps without the guard
 
 
 def test_recorded_actions_are_numbered_too(tmp_path: Path) -> None:

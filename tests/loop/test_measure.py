@@ -23,7 +23,7 @@ LURE = {"env": "Probe/LureContinuous-v0", "rules": "rlpd_gx.envs.probes:lure_bou
 def _subject(action: float, **settings: object) -> PolicySubject:
     """A policy that always proposes one action, in the probe that allows up to 0.2 at its second step."""
     task = Task(configure("rlpd-gx", LURE | settings))
-    policy = ForeignPolicy(lambda observation: np.array([action], np.float32))
+    policy = ForeignPolicy(lambda observation: np.array([action], np.float32), task.example.actions)
     return PolicySubject(task, policy, episode_count=2, state_count=4, horizon=10)
 
 

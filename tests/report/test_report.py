@@ -184,6 +184,14 @@ def test_a_guard_that_only_prices_actions_has_no_corrections(tmp_path):
     assert "corrects nothing" not in counts(tmp_path)["Corrections"]
 
 
+def test_what_was_stopped_is_shown_and_older_runs_say_nothing(tmp_path):
+    label = "Stopped: nothing could be executed"
+    write(tmp_path, result=RESULT | {"training": RESULT["training"] | {"stopped": 4}})
+    assert counts(tmp_path)[label] == ["4", "–"]
+    write(tmp_path, result=RESULT | {"guard": "lagrangian", "corrects": False})
+    assert counts(tmp_path)[label] == ["corrects nothing", "corrects nothing"]
+
+
 def test_what_was_inevitable_stands_beside_what_was_executed(tmp_path):
     training = RESULT["training"] | {"forbidden_executed": 3, "inevitable": 2}
     run = data(write(tmp_path, result=RESULT | {"training": training}))["overview"]["runs"][0]

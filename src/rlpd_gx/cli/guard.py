@@ -106,8 +106,7 @@ def _comparison(results: list[tuple[str, list[float], Any]]) -> "Table":
         table.add_column(name, justify="left" if not name else "right")
     for mode, returns, audit in results:
         counts = audit.tally
-        # Under guard only states without any allowed action can see a forbidden one.
-        executed = counts.inevitable if mode == "enforce" else counts.corrections
+        executed = counts.forbidden_executed
         share = executed / max(counts.proposals, 1)
         name = "with the guard" if mode == "enforce" else "without"
         table.add_row(name, f"{np.mean(returns):.1f}", f"{counts.proposals:,}", f"{executed:,} ({share:.1%})")

@@ -58,7 +58,7 @@ def _trained_policy(spec: str, env: "gym.Env", seed: int) -> Callable[[Any], Any
 
 
 def _held(env: "gym.Env", seed: int) -> Callable[[Any], Any]:
-    """Random actions, each held for a while: gets further from where it starts than one that dithers."""
+    """Random actions, each held for a while: gets further from where it starts than a new action in every step."""
     import numpy as np
 
     env.action_space.seed(seed)

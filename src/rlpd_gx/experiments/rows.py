@@ -26,7 +26,7 @@ CURVES = (
 )  # fmt: skip
 COUNTS = (
     "steps", "proposals", "corrections", "forbidden_proposals", "forbidden_executed", "inevitable", "fallback",
-    "near_misses", "unsafe_events",
+    "stopped", "near_misses", "unsafe_events",
 )  # fmt: skip
 
 
@@ -60,6 +60,7 @@ def row_of(planned: Planned, path: Path, experiment: str) -> Json:
     folder = RunFolder(path)
     result, metrics = folder.read("result.json"), _metrics(path)
     evaluation, run, found = result["evaluation"], planned.config.run, measured(path)
+    enforces = bool(run.rules) and guards.find(run.guard).mode == "enforce"
     return {
         "experiment": experiment, "fingerprint": planned.fingerprint, **planned.labels,
         "preset": planned.preset, "settings": changed(planned.config), "command": planned.command,
@@ -69,7 +70,7 @@ def row_of(planned: Planned, path: Path, experiment: str) -> Json:
         "curves": {name: points for name in CURVES if (points := _curve(metrics, name))},
         "training": {name: result["training"][name] for name in COUNTS if name in result["training"]},
         "evaluation": {name: evaluation[name] for name in COUNTS if name in evaluation},
-        "enforces": bool(run.rules) and guards.find(run.guard).mode == "enforce",
+        "enforces": enforces, "corrects": result.get("corrects", enforces),
         "unsafe_events_watched": result["unsafe_events_watched"], "outside": counted_outside(metrics),
         "simulated_steps": result["simulated_steps"],
         "measured": {name: found[name] for name in planned.measure if name in found},

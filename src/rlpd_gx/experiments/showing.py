@@ -99,10 +99,11 @@ def safety_table(rows: Rows, variants: Sequence[str]) -> Table:
             continue
         steps = sum(row["training"]["steps"] for row in found)
         events = [row["training"]["unsafe_events"] for row in found if row["unsafe_events_watched"]]
-        corrections = sum(row["training"]["corrections"] for row in found if row["enforces"])
+        corrected = [row["training"]["corrections"] for row in found if row.get("corrects", row["enforces"])]
         lines.append([
             variant, short(1000 * sum(events) / steps) if events else "not watched",
-            f"{100 * corrections / steps:.1f}%", outside(found), number(sum(row["simulated_steps"] for row in found)),
+            f"{100 * sum(corrected) / steps:.1f}%", outside(found),
+            number(sum(row["simulated_steps"] for row in found)),
         ])  # fmt: skip
     heads = [
         "",

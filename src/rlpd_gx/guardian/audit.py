@@ -1,7 +1,8 @@
 """The audit: what was proposed, what was corrected, by which rule and by how much.
 
-The file is JSON lines, only ever appended to: a `start` line, a line for each correction, and one with the
-running tally at the end of each episode. A killed process loses nothing that was written before.
+The file is JSON lines, only ever appended to: a `start` line, a line for each correction, stop and takeover by a
+person, and one with the running tally at the end of each episode. A killed process loses nothing that was written
+before.
 """
 
 import json
@@ -107,6 +108,22 @@ class Audit:
             for reason in reasons.values():
                 self.tally.add_stop(reason)
                 self._write({"event": "stop", "step": self.tally.proposals, "reason": reason})
+
+    def record_takeover(self, verdict: Verdict, taken_over: Verdict) -> None:
+        """A person acted instead of executing a verdict that has been counted: count what ran."""
+        with self.lock:
+            change = taken_over.executes_forbidden - verdict.executes_forbidden
+            self.tally.forbidden_executed += change
+            self._write(
+                {
+                    "event": "takeover",
+                    "step": self.tally.proposals,
+                    "episode": self.tally.episodes,
+                    "executed": _plain(taken_over.action),
+                    "executed_margin": _plain(taken_over.executed_margin),
+                    "forbidden_executed": change,
+                }
+            )
 
     def end_episode(self, *, unsafe_event: int | None = None, corrected: bool | None = None) -> None:
         """Close an episode; `unsafe_event` (whether, or how often) is None where none was looked for."""
@@ -257,7 +274,7 @@ class Audit:
 
     @classmethod
     def read(cls, path: str | os.PathLike[str]) -> tuple["Audit", list[Json]]:
-        """An audit and its corrections and stops from a file; `damaged_lines` of it cannot be read.
+        """An audit and its corrections, stops and takeovers from a file; `damaged_lines` of it cannot be read.
 
         Runs that were appended to one file are added up. Of an episode that never ended, the file has the corrections
         and the number of allowed proposals before the last of them.
@@ -293,8 +310,11 @@ class Audit:
         if event["event"] == "episode":
             self.tally = Tally.from_dict(event["tally"])
             return
-        before = max(event["step"] - self.tally.proposals - 1, 0)
-        if event["event"] == "stop":
+        takeover = event["event"] == "takeover"  # its proposal was allowed, or has a line of its own before
+        before = max(event["step"] - self.tally.proposals - (not takeover), 0)
+        if takeover:
+            self.tally.forbidden_executed += event["forbidden_executed"]
+        elif event["event"] == "stop":
             self.tally.add_stop(event["reason"])
         else:
             self.tally.add(_verdict(event, self.ungraded), self.near_miss)

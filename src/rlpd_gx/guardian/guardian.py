@@ -19,7 +19,7 @@ from rlpd_gx.guardian.judgement import FALLBACK, Judge, Judgement
 from rlpd_gx.guardian.memory import Answers, Memory
 from rlpd_gx.guardian.reading import States, as_batch
 from rlpd_gx.guardian.single import Single
-from rlpd_gx.guardian.verdicts import VerdictBatch
+from rlpd_gx.guardian.verdicts import VerdictBatch, own
 from rlpd_gx.rules import Atom, Rule, conjuncts, fingerprint
 from rlpd_gx.rules.forms import MaskForm, SetForm
 from rlpd_gx.safe_sets import SafeSet
@@ -190,10 +190,16 @@ class Guardian:
     def described(self) -> "Guardian | None":
         """The same without the rules of a Box that are asked about single actions; None where no rule is left.
 
-        It only looks on: its safe sets contain those of this one, and can always be stored.
+        It is in monitor mode: its safe sets contain those of this one, and can always be stored.
         """
         rules = [r for r in self.rules if all(isinstance(a.form, SetForm) for a in r.atoms())]
         return Guardian(self.action_space, rules, mode="monitor") if rules else None
+
+    def taken_over(self, verdict: Verdict, action: Action) -> Verdict:
+        """The verdict of a step in which a person acted instead, with their action in it; counted as what ran."""
+        found = verdict.taken_over(own(self._typed(action)))
+        self.audit.record_takeover(verdict, found)
+        return found
 
     def end_episode(self, *, unsafe_event: int | None = None, corrected: bool | None = None) -> None:
         """Count an episode in the audit, and whether (or how often) an unsafe event happened in it.

@@ -12,6 +12,7 @@ import numpy as np
 from rlpd_gx.guardian.continuous import BINDING, BoxJudge
 from rlpd_gx.guardian.judgement import ACTION_SPACE, Judgement
 from rlpd_gx.guardian.reading import Reader, States, as_batch
+from rlpd_gx.guardian.verdicts import own
 from rlpd_gx.rules import Atom
 from rlpd_gx.rules.forms import SetForm
 from rlpd_gx.safe_sets import ConvexSet, Intersection, compiled
@@ -115,6 +116,7 @@ class Single:
         ]
         if space < 0:
             binding.append(ACTION_SPACE)
+        given = own(given)
         return Verdict(
             proposed=given,
             action=action if self.enforced else given,

@@ -80,11 +80,11 @@ class VerdictBatch:
 
     def __getitem__(self, i: int) -> Verdict:
         j = self.judgement
-        suggestion = None if i in self.stopped else _own(j.action[i])
-        names = (*self.names, ACTION_SPACE)
+        suggestion = None if i in self.stopped else own(j.action[i])
+        names, proposed = (*self.names, ACTION_SPACE), own(self.proposed[i])
         return Verdict(
-            proposed=self.proposed[i],
-            action=suggestion if self.enforced else self.proposed[i],
+            proposed=proposed,
+            action=suggestion if self.enforced else proposed,
             status=STATUSES[j.status[i]],
             distance=float(j.distance[i]),
             margins=MappingProxyType({n: float(m) for n, m in zip(self.names, j.margins[:, i], strict=True)}),
@@ -99,7 +99,7 @@ class VerdictBatch:
         )
 
 
-def _own(action: Action) -> Action:
+def own(action: Action) -> Action:
     """A write-protected copy: a verdict does not change after it is given."""
     if isinstance(action, np.ndarray):
         action = action.copy()

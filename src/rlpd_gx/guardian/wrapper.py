@@ -24,12 +24,13 @@ from rlpd_gx.guardian.reading import batch_of_one, pick
 from rlpd_gx.rules import Rule
 from rlpd_gx.safe_sets import SafeSet
 from rlpd_gx.trees import Json, Tree, map_leaves
-from rlpd_gx.types import Action, Array, Context, Info, State, Verdict
+from rlpd_gx.types import HUMAN_ACTION, Action, Array, Context, Info, State, Verdict
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 StateOf = Callable[[Any, Tree, Info], State]  # (env, observation, info) -> what the rules read
 SEEN = ("env", "observation", "info")  # what `state` is called with
 STEPPED = ("observation", "reward", "terminated", "truncated", "info")  # what `unsafe_event` is called with
+OF_ONE_STEP = ("guardian", "unsafe_event", HUMAN_ACTION)  # in `info`: not repeated where nothing was executed
 UnsafeEvent = Callable[[Tree, SupportsFloat, bool, bool, Info], bool]
 
 
@@ -48,6 +49,9 @@ class GuardedEnv(gym.Wrapper, gym.utils.RecordConstructorArgs):
         guardian: options of the Guardian (fallback, embedding, mode, deadline, audit, ...).
 
     A copy (`copy.deepcopy`, pickle) is independent: it has its own counts and writes no audit file.
+
+    An inner wrapper in which a person may take over reports what ran as `info["intervene_action"]`; the verdict of that
+    step holds it as its `action`.
 
     Where no action may be executed, the episode ends: `step` returns truncated=True and the last observation, and
     nothing has been executed.
@@ -102,10 +106,12 @@ class GuardedEnv(gym.Wrapper, gym.utils.RecordConstructorArgs):
             observation, info = last
             self._episode.stopped()
             self._last = None
-            info = {k: v for k, v in info.items() if k != "guardian"}
+            info = {k: v for k, v in info.items() if k not in OF_ONE_STEP}
             return observation, 0.0, False, True, {**info, "guardian_stop": str(stop)}
         # The environment gets its own copy: if it writes into it, the previous action must not change.
         observation, reward, terminated, truncated, info = self.env.step(private(verdict.action))
+        if HUMAN_ACTION in info:  # that is what ran
+            verdict = self.guardian.taken_over(verdict, info[HUMAN_ACTION])
         info = {**info, "guardian": verdict}
         self._episode.step(verdict)
         self._last = (private(observation), info)
@@ -243,6 +249,9 @@ class GuardedVectorEnv(VectorWrapper):
         for i in alive:
             executed[i] = verdicts[i].action
         observations, rewards, terminated, truncated, infos = self.env.step(executed)
+        for i, action in _human_actions(infos, self.num_envs).items():
+            if running[i]:
+                verdicts[i] = self.guardian.taken_over(verdicts[i], action)
         infos = {**infos, "guardian": verdicts, "_guardian": running}
         seen = self._unsafe(observations, rewards, terminated, truncated, infos)
         for i, episode in enumerate(self._episodes):
@@ -297,6 +306,16 @@ def _guardian(space: gym.Space, rules: Rule | Iterable[Rule] | Guardian, options
     if rules.action_space != space:
         raise GxError(f"the Guardian was made for {rules.action_space}, the environment has {space}")
     return rules
+
+
+def _human_actions(infos: Info, num_envs: int) -> dict[int, Action]:
+    """What people did who took over, by member; of an episode that was reset at once, its last `info` says so."""
+    found: dict[int, Action] = {}
+    for reported in (infos, infos.get("final_info", {})):
+        if HUMAN_ACTION in reported:
+            where = reported.get(f"_{HUMAN_ACTION}", np.ones(num_envs, bool))
+            found |= {i: reported[HUMAN_ACTION][i] for i in np.flatnonzero(where).tolist()}
+    return found
 
 
 def _put(batch: np.ndarray, i: int, value: npt.ArrayLike) -> None:

@@ -9,8 +9,9 @@ import numpy as np
 
 from rlpd_gx.errors import StopEpisode
 from rlpd_gx.guardian import Guardian
+from rlpd_gx.guardian.verdicts import own
 from rlpd_gx.safe_sets import Mask
-from rlpd_gx.types import Action, ContextLike, State, Verdict
+from rlpd_gx.types import Action, ContextLike, State, Status, Verdict
 
 Choose = Callable[["ChoosingGuardian", Verdict, State, ContextLike], Action | None]
 """What to execute in place of the verdict's action; None keeps that."""
@@ -46,12 +47,16 @@ class ChoosingGuardian(Guardian):
             executed = self.silent.certify(state, chosen, context=context)
             verdict = replace(
                 verdict,
-                action=chosen,
+                action=own(chosen),
+                status=Status.PROJECTED if verdict.status is Status.ALLOWED else verdict.status,
+                enforced=True,
                 suggestion=chosen if self.mode == "enforce" else verdict.suggestion,
                 distance=self.distance(verdict, chosen),
                 executed_margin=executed.margin,
                 exact=False,
             )
+        elif self.mode == "monitor" and verdict.status is Status.PROJECTED:
+            verdict = replace(verdict, status=Status.ALLOWED)  # forbidden, and executed as proposed
         self.audit.record(verdict)
         return verdict
 

@@ -23,12 +23,17 @@ class Guard:
 
     name: str
     mode: Literal["enforce", "monitor"]
-    """Whether forbidden actions are corrected, or only counted."""
+    """Whether the rules correct forbidden actions, or only count them."""
     settings: Mapping[str, Any] = field(default_factory=dict)
     learns: bool = True
     """Whether the Learner is updated."""
     value: float | None = None
     """The number of `--guard name=number`; None for guards that take none."""
+
+    @property
+    def corrects(self) -> bool:
+        """Whether another action than the proposed one may be executed."""
+        return self.mode == "enforce"
 
     def begin(self, seed: int, *, watched: bool) -> Self:
         """The guard of one run; `watched`: its task reports unsafe events."""

@@ -1,6 +1,6 @@
 """Classifier: a network learns from observed unsafe events which actions lead to one, and vetoes those.
 
-Rules correct nothing; what they would have blocked is counted.
+Rules correct nothing; forbidden proposals and actions are counted. Each veto is a correction in tally and audit.
 
 The label of a step is an unsafe event within the next 16 steps of its episode; where the task reports none, an executed
 action that the rules forbid, in the same step. A fifth of the online rows is held out. On these the threshold is set:
@@ -48,15 +48,18 @@ class Run:
     risk: "Risk | None" = None
     threshold: float = float("inf")
     blocks: int = 0
-    vetoes: int = 0
     quality: dict[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class Classifier(Guard):
-    """Vetoes what it has learned to fear."""
+    """Vetoes actions whose predicted risk of an unsafe event is at or above the threshold."""
 
     run: Run = field(default_factory=lambda: Run(0, True, None))
+
+    @property
+    def corrects(self) -> bool:
+        return True
 
     def begin(self, seed: int, *, watched: bool) -> Self:
         import numpy as np
@@ -107,10 +110,11 @@ class Classifier(Guard):
         risk = run.risk.of(seen, actions)
         if risk[0] < run.threshold:
             return None
-        run.vetoes += 1
         distance = np.array([guardian.distance(verdict, view.executed(action)) for action in actions])
         calm = risk < run.threshold
         best = np.where(calm, distance, np.inf).argmin() if calm.any() else risk.argmin()
+        if np.array_equal(actions[best], actions[0]):  # nothing is less risky than the proposal
+            return None
         return view.executed(actions[best])
 
     def learn(self, data: "Hybrid") -> dict[str, float]:
@@ -129,7 +133,7 @@ class Classifier(Guard):
                 self._check(data)
         run.blocks += 1
         unknown = {"precision": np.nan, "recall": np.nan, "brier": np.nan, "calibration_error": np.nan}
-        found = unknown | run.quality | {"loss": loss, "vetoes": float(run.vetoes)}
+        found = unknown | run.quality | {"loss": loss}
         return {f"classifier_{name}": value for name, value in found.items()}
 
     def _check(self, data: "Hybrid") -> None:
@@ -172,7 +176,6 @@ class Classifier(Guard):
             "generator": run.generator.bit_generator.state,
             "threshold": None if run.threshold == float("inf") else run.threshold,
             "blocks": run.blocks,
-            "vetoes": run.vetoes,
             "quality": dict(run.quality),
         }
 
@@ -182,7 +185,7 @@ class Classifier(Guard):
         run.risk.load_state(state["risk"])
         run.generator.bit_generator.state = state["generator"]
         run.threshold = float("inf") if state["threshold"] is None else state["threshold"]
-        run.blocks, run.vetoes, run.quality = state["blocks"], state["vetoes"], dict(state["quality"])
+        run.blocks, run.quality = state["blocks"], dict(state["quality"])
 
 
 def _where(observation: Any, rows: "Array") -> Any:

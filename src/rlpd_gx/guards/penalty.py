@@ -1,4 +1,4 @@
-"""Penalty: each proposal that the rules would correct costs `value` in the reward that is learned from.
+"""Penalty: each proposal that is corrected, or that the rules would correct, costs `value` in the learned reward.
 
 Alone (`--guard penalty`) forbidden actions run and cost; with another guard (`--guard guardian+penalty`) they are
 corrected and cost. Reported returns are the task's own. Offline rows whose action is forbidden cost as much.
@@ -30,6 +30,10 @@ class Penalty(Guard):
         """The same penalty on top of another guard."""
         return replace(self, name=name, mode=base.mode, settings=base.settings, base=base)
 
+    @property
+    def corrects(self) -> bool:
+        return self.base.corrects
+
     def begin(self, seed: int, *, watched: bool) -> Self:
         return replace(self, base=self.base.begin(seed, watched=watched))
 
@@ -42,8 +46,8 @@ class Penalty(Guard):
     def stored(self, transition: "Transition") -> "Transition":
         import numpy as np
 
-        corrected = np.array([verdict is not None and verdict.corrected for verdict in transition.verdicts])
-        priced = transition.reward - np.float32(self.value) * corrected
+        costs = np.array([v is not None and (v.corrected or v.margin < 0) for v in transition.verdicts])
+        priced = transition.reward - np.float32(self.value) * costs
         return self.base.stored(replace(transition, reward=priced))
 
     def offline(self, data: "OfflineDataset") -> "OfflineDataset":

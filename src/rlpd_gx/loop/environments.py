@@ -13,9 +13,17 @@ from rlpd_gx.guardian import GuardedEnv, Guardian
 from rlpd_gx.rules import Lookahead
 from rlpd_gx.safe_sets import Mask, SafeSet
 from rlpd_gx.trees import Json, Tree
-from rlpd_gx.types import Action, Array, Episode, Observation, Status, Transition
-
-HUMAN_ACTION = "intervene_action"  # in `info`, as the wrappers of HIL-SERL report it
+from rlpd_gx.types import (
+    HUMAN_ACTION,
+    Action,
+    Array,
+    Episode,
+    Observation,
+    Status,
+    Transition,
+    Verdict,
+    executed_action,
+)
 
 
 class Member:
@@ -30,7 +38,7 @@ class Member:
         """Set the counts to zero."""
         self.score, self.length, self.corrections, self.unsafe_events = 0.0, 0, 0, 0
         self.success_steps: int | None = None
-        self.human_steps = 0
+        self.human_steps, self.stopped = 0, False
 
     def reset(self, seed: int | None = None) -> None:
         """Begin an episode."""
@@ -45,6 +53,7 @@ class Member:
         observation, reward, terminated, truncated, info = self.env.step(action)
         self.observation = learner_view(observation)
         if "guardian_stop" in info:
+            self.corrections, self.stopped = self.corrections + 1, True
             return 0.0, False, True, info
         verdict = info.get("guardian")
         self.score += float(info.get("raw_reward", reward))
@@ -65,8 +74,16 @@ class Member:
 
     def counts(self) -> Json:
         """The running counts, for a checkpoint."""
-        names = ("score", "length", "corrections", "unsafe_events", "success_steps", "human_steps")
+        names = ("score", "length", "corrections", "unsafe_events", "success_steps", "human_steps", "stopped")
         return {name: getattr(self, name) for name in names}
+
+    @property
+    def last_executed(self) -> Action | None:
+        """The action that ran last under the guard; an arbitrary one before the first step."""
+        if not isinstance(self.env, GuardedEnv):
+            return None
+        previous = self.env.context().previous_action
+        return self.env.guardian.blank_actions(1)[0] if previous is None else previous
 
     @property
     def look_aheads(self) -> list[Lookahead]:
@@ -148,42 +165,52 @@ class Environments:
         self.finished = []
         known = [None] * len(self) if safe_sets is None else safe_sets
         rows = [self._step(member, proposed[i], known[i]) for i, member in enumerate(self.members)]
-        columns = {name: [row[name] for row in rows] for name in rows[0]}
-        verdicts = columns.pop("verdicts")
-        arrays = {name: np.array(column) for name, column in columns.items()}
-        return Transition(proposed_action=proposed, next_observation=self.frame, verdicts=verdicts, **arrays)
+        columns: Json = {name: [row[name] for row in rows] for name in rows[0]}
+        columns |= {
+            name: np.array(columns[name]) for name in rows[0] if name not in ("verdicts", "stop_reasons")
+        }
+        return Transition(proposed_action=proposed, next_observation=self.frame, **columns)
 
-    def _step(self, member: Member, proposed: Action, known: Array | None) -> Json:
+    def _step(self, member: Member, proposed: Action, complete: Array | None) -> Json:
         """One environment's part of a transition."""
         proposed = self.actions.executed(proposed)
-        if known is None and self.described is not None:  # verdicts hold no safe set that can be stored
-            known = self.encode(member.safe_set())
+        if complete is None and self.described is not None:  # verdicts hold no safe set that can be stored
+            complete = self.encode(member.safe_set())
         reward, terminated, truncated, info = member.step(proposed)
         verdict, executed = info.get("guardian"), "guardian_stop" not in info
-        action = proposed if verdict is None else verdict.action
-        regular = verdict is not None and verdict.status in (Status.ALLOWED, Status.PROJECTED)
-        if known is None or not regular:
-            found = None
-            if verdict is not None and regular and verdict.safe_set is not None:
-                found = verdict.safe_set.knowing(np.ravel(verdict.suggestion))
-            known = self.encode(self._or_only(found, action))
-        final = np.zeros_like(known)
+        action = executed_action(proposed, info, self.actions.space.dtype)
+        safe_set = self._stored_set(verdict, complete, action if executed else member.last_executed)
+        final = np.zeros_like(safe_set)
         if truncated and executed:  # a truncated state is bootstrapped from
             final = self.encode(self._or_only(member.safe_set(), action))
         if info.get("game_over", terminated or truncated) or truncated:
             self.finished.append(member.finish())
         margin = np.nan if verdict is None else verdict.executed_margin
-        if HUMAN_ACTION in info:  # a person took over inside the environment: that is what ran
-            action, margin = np.asarray(info[HUMAN_ACTION], np.asarray(action).dtype), np.nan
         return {
             "executed_action": self.actions.chosen(action), "reward": np.float32(reward),
-            "terminated": terminated, "truncated": truncated, "safe_set": known, "next_safe_set": final,
+            "terminated": terminated, "truncated": truncated, "safe_set": safe_set, "next_safe_set": final,
             "margin": np.float32(margin), "unsafe_event": bool(info.get("unsafe_event", False)),
-            "executed": executed, "verdicts": verdict,
+            "executed": executed, "verdicts": verdict, "stop_reasons": info.get("guardian_stop", ""),
         }  # fmt: skip
 
+    def _stored_set(self, verdict: Verdict | None, complete: Array | None, ran: Action) -> Array:
+        """The code [width] of the set in which a proposal was made; `ran` is the action that ran last."""
+        if verdict is None or verdict.status not in (Status.ALLOWED, Status.PROJECTED):
+            return self.encode(
+                self._or_only(None, ran)
+            )  # no rules, none could be asked, or nothing is allowed
+        if complete is not None:
+            return complete
+        if verdict.safe_set is None:
+            return self.encode(self._or_only(None, ran))
+        return self.encode(self._or_only(verdict.safe_set.knowing(np.ravel(verdict.suggestion)), ran))
+
     def _or_only(self, safe_set: SafeSet | None, action: Action) -> SafeSet | None:
-        """What is stored for the backup: an empty or unknown set becomes the action that ran, alone."""
+        """What is stored for the backup: an empty or unknown set becomes the action that ran last, alone.
+
+        A state in which the Guardian stopped is the next state of the step before: its target counts that action, as
+        where an episode is truncated and the rules cannot be asked, and not the proposal that never ran.
+        """
         if self.example is None:
             return None
         here = np.asarray(action)

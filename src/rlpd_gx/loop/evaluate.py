@@ -74,9 +74,12 @@ def evaluate(
 
 
 def count(tally: Tally, transition: Transition, environments: Environments, near_miss: float) -> None:
-    """Add the executed steps of a transition to a tally, and the episodes that ended with it."""
-    for i in np.flatnonzero(transition.executed).tolist():
-        tally.add(transition.verdicts[i], near_miss, unsafe_event=bool(transition.unsafe_event[i]))
+    """Add the proposals of a transition to a tally, and the episodes that ended with it."""
+    for i, verdict in enumerate(transition.verdicts):
+        if transition.executed[i]:
+            tally.add(verdict, near_miss, unsafe_event=bool(transition.unsafe_event[i]))
+        else:
+            tally.add_stop(transition.stop_reasons[i])
     for done in environments.finished:
         events = done.unsafe_events if environments.watched else None
         tally.end_episode(corrected=done.corrections > 0, unsafe_events=events)

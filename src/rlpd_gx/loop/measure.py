@@ -11,6 +11,7 @@ import numpy as np
 import torch
 
 from rlpd_gx import trees
+from rlpd_gx.envs.actions import ActionView
 from rlpd_gx.envs.description import describe
 from rlpd_gx.envs.making import ATARI
 from rlpd_gx.guardian import GuardedEnv
@@ -46,9 +47,13 @@ class Policy(Protocol):
 
 
 class ForeignPolicy:
-    """A policy of another library: a function of one observation, or an object with `predict` as in SB3."""
+    """A policy of another library: a function of one observation, or an object with `predict` as in SB3.
 
-    def __init__(self, policy: Any) -> None:
+    It returns actions as the environment takes them; `act` returns them as the Learner chooses them.
+    """
+
+    def __init__(self, policy: Any, actions: ActionView) -> None:
+        self._actions = actions
         self._predict = getattr(policy, "predict", None)
         self._function: Callable[[Tree], Any] = getattr(policy, "propose", policy)
 
@@ -63,8 +68,10 @@ class ForeignPolicy:
         """Actions [L, ...], one observation at a time."""
         rows = [trees.index(observation, i) for i in range(len(next(trees.leaves(observation))))]
         if self._predict is not None:
-            return np.stack([np.asarray(self._predict(row, deterministic=not explore)[0]) for row in rows])
-        return np.stack([np.asarray(self._function(row)) for row in rows])
+            taken = [self._predict(row, deterministic=not explore)[0] for row in rows]
+        else:
+            taken = [self._function(row) for row in rows]
+        return self._actions.chosen(np.stack([np.asarray(action) for action in taken]))
 
 
 @dataclass
@@ -127,7 +134,7 @@ class PolicySubject:
             while len(found.episodes) <= episode:
                 seen = environments.observation
                 proposed, transition = self._step(environments, generator)
-                if steps % stride == 0:
+                if steps % stride == 0 and transition.executed[0]:
                     assert transition.safe_set is not None
                     found.visited.append((trees.index(seen, 0), proposed[0], transition.safe_set[0]))
                     if len(found.visited) > 2 * KEPT_STATES:
@@ -287,6 +294,8 @@ class PolicySubject:
     def _support(self) -> Support:
         clone, held_out = behaviour.cloned(self.task)
         visited = self.played().visited
+        if not visited:
+            raise Unavailable("the Guardian stopped every episode before its first step")
         seen = trees.stack([row[0] for row in visited])
         actions, sets = np.stack([row[1] for row in visited]), np.stack([row[2] for row in visited])
         space = self.task.example.actions.learner_space
@@ -313,7 +322,7 @@ def measure_run(
     own = policy is None
     subject = PolicySubject(
         task,
-        learner if own else ForeignPolicy(policy),
+        learner if own else ForeignPolicy(policy, task.example.actions),
         learner if own else None,
         path if own else None,
         episodes,

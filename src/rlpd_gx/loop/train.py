@@ -316,7 +316,7 @@ class Trainer:
     @property
     def corrects(self) -> bool:
         """Whether the guard may execute another action than the proposed one."""
-        return bool(self.task.config.run.rules) and self.guard.mode == "enforce"
+        return bool(self.task.config.run.rules) and self.guard.corrects
 
     @property
     def watches_unsafe_events(self) -> bool:

@@ -16,6 +16,7 @@ COUNTS = {
     "inevitable": "inevitable: no action was allowed",
     "near_misses": "Near misses proposed",
     "fallback": "Fallbacks",
+    "stopped": "Stopped: nothing could be executed",
 }
 
 
@@ -23,7 +24,7 @@ def count(run: Run, counts: JsonMapping, key: str) -> str:
     """A count in words."""
     if key == "unsafe_events" and not run.watches_unsafe_events:
         return "not watched"
-    if key in ("corrections", "fallback") and not run.corrects:
+    if key in ("corrections", "fallback", "stopped") and not run.corrects:
         return "no guard" if run.guard in ("none", "no rules") else "corrects nothing"
     if key not in ("steps", "unsafe_events") and run.guard == "no rules":
         return "no rules"

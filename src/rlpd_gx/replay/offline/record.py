@@ -17,7 +17,7 @@ from rlpd_gx.replay.offline.episode import Episode, encode_sets
 from rlpd_gx.replay.offline.formats import minari as minari_format
 from rlpd_gx.safe_sets import SafeSet, Spec
 from rlpd_gx.trees import Json, JsonMapping, Tree
-from rlpd_gx.types import Action, Array, Info
+from rlpd_gx.types import Action, Array, Info, executed_action
 
 EMPTY_EPISODES = 10  # in a row, before giving up
 
@@ -83,7 +83,7 @@ class Recorder(gymnasium.Wrapper[Tree, Action, Tree, Action]):
         row = {
             "guarded": verdict is not None,
             "proposed_action": np.array(action if verdict is None else verdict.proposed),
-            "action": np.array(action if verdict is None else verdict.action),
+            "action": np.array(executed_action(action, info, self.action_space.dtype)),
             # Where a rule failed, the answers of the others are not the safe set.
             "safe_set": None if verdict is None or verdict.reason else verdict.safe_set,
             "margin": np.nan if verdict is None else verdict.executed_margin,

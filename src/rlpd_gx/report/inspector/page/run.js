@@ -8,7 +8,7 @@ const RATES = [["near_misses_rate", "near misses", 2, ""], ["forbidden_proposals
 
 const COUNTS = {
   forbidden_proposals: "Forbidden actions proposed", near_misses: "Near misses proposed", corrections: "Corrections", forbidden_executed: "Forbidden actions executed",
-  inevitable: "inevitable: no action was allowed", fallback: "Fallbacks", unsafe_events: "Unsafe events",
+  inevitable: "inevitable: no action was allowed", fallback: "Fallbacks", stopped: "Stopped: nothing could be executed", unsafe_events: "Unsafe events",
 };
 
 const RunView = {
