@@ -30,6 +30,12 @@ def test_censored_replays_are_not_events() -> None:
     assert survival.restricted_mean(curve, 20) == 1 + 19 * 0.75 != times.mean()
 
 
+@pytest.mark.parametrize("count", range(2, 80, 2))
+def test_half_is_half_however_it_was_rounded(count: int) -> None:
+    times = np.arange(1, count + 1)
+    assert survival.median(survival.kaplan_meier(times, times <= count // 2)) == count // 2
+
+
 def test_nothing_is_counted_beyond_the_longest_replay() -> None:
     found = survival.ttfv([2_000, 1_500], [False, False], 12_000)
     assert found["ttfv_restricted_mean"] == found["ttfv_followed"] == 2_000

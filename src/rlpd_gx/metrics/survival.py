@@ -30,7 +30,7 @@ def kaplan_meier(times: npt.ArrayLike, events: npt.ArrayLike) -> Survival:
 
 def median(survival: Survival) -> float:
     """The first time by which half have had an event; infinite where more than half never did."""
-    below = survival.share <= 0.5
+    below = survival.share <= 0.5 + 1e-9  # half is half, however the product was rounded
     return float(survival.time[below][0]) if below.any() else float("inf")
 
 
