@@ -193,6 +193,8 @@ class Checks:
             self._left_out = True
             return episode.without_last_step()
         episode.terminated, episode.truncated = False, True
+        if episode.safe_sets_known is not None and not episode.final_safe_set_known:
+            episode.safe_sets_known[-1] = False
         return episode
 
     def _time_limit_finding(self) -> list[str]:
