@@ -224,6 +224,31 @@ def test_a_time_limit_without_next_observations_takes_its_last_step_with_it(tmp_
 ORDERED_X = [row[2] for row in ORDERED]
 
 
+def test_a_time_limit_that_no_column_shows_is_reported(tmp_path):
+    columns = log([(run, t, t, False) for run in range(2) for t in range(4)])
+    episode = columns.pop("run")
+    del columns["time"]
+    np.savez(tmp_path / "a.npz", **columns)
+    said = "only terminals say where episodes end"
+    data = load(tmp_path / "a.npz")
+    assert data.episodes == 1  # with a step from 3 to 0
+    assert any(said in finding for finding in data.findings)
+    findings = load(tmp_path / "a.npz", time_limit_steps=4).findings
+    assert any("row 4: an episode goes on for 7 steps, beyond the time limit of 4" in f for f in findings)
+    assert not any(
+        "beyond the time limit" in f for f in load(tmp_path / "a.npz", time_limit_steps=7).findings
+    )
+    for name, column in (
+        ("timeouts", np.arange(8) % 4 == 3),
+        ("episode", np.array(episode)),
+        ("next_observations", columns["observations"] + 1),
+    ):
+        np.savez(tmp_path / "b.npz", **columns, **{name: column})
+        data = load(tmp_path / "b.npz")
+        assert data.episodes == 2
+        assert not any(said in finding for finding in data.findings)
+
+
 def test_an_episode_of_one_step_that_was_a_time_limit_is_gone(tmp_path):
     columns = log([(0, 0, 1, True), (1, 0, 2, False), (1, 1, 3, False), (1, 2, 4, True)])
     del columns["run"], columns["time"]

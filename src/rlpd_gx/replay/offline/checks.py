@@ -53,6 +53,7 @@ class Checks:
         self._outside_steps = self._longest_steps = 0
         self._outside_first: GxError | None = None
         self._left_out = False
+        self._too_long: tuple[GxError, int] | None = None  # the first sentence, how many episodes
         self._terminals: dict[int, tuple[int, int]] = {}  # episode length -> how many, row of the first
         if clip_actions and (actions is None or actions.low is None):
             raise GxError(
@@ -81,6 +82,9 @@ class Checks:
         if self._outside_first is not None:
             done = "clipped as asked" if self.clip_actions else CLIP
             findings.append(f"{self._outside_first} ({self._outside_steps} steps in all); {done}")
+        if self._too_long is not None:
+            first, count = self._too_long
+            findings.append(f"{first} ({count} such episodes)")
         return findings + self._time_limit_finding()
 
     def _bad(self, field: str, error: GxError) -> None:
@@ -183,6 +187,9 @@ class Checks:
 
     def _time_limit(self, episode: Episode) -> Episode:
         self._longest_steps = max(self._longest_steps, episode.steps)
+        if self.time_limit_steps and episode.steps > self.time_limit_steps:
+            first, count = self._too_long or (self._exceeds(episode), 0)
+            self._too_long = (first, count + 1)
         if not episode.terminated or episode.truncated:
             return episode
         count, first_row = self._terminals.get(episode.steps, (0, episode.first_row + episode.steps - 1))
@@ -196,6 +203,15 @@ class Checks:
         if episode.safe_sets_known is not None and not episode.final_safe_set_known:
             episode.safe_sets_known[-1] = False
         return episode
+
+    def _exceeds(self, episode: Episode) -> GxError:
+        return problem(
+            episode.file or self.file,
+            "terminals",
+            episode.first_row + int(self.time_limit_steps or 0),
+            f"an episode goes on for {episode.steps} steps, beyond the time limit of {self.time_limit_steps}",
+            "if episodes were joined there, add timeouts, episode or next_observations",
+        )
 
     def _time_limit_finding(self) -> list[str]:
         """Terminals at a known limit, or several at the length no episode exceeds, are probably time limits."""

@@ -148,6 +148,11 @@ def _episodes(columns: Mapping[str, Array], file: Path, source: Source) -> Itera
                 f"so (first: row {int(np.argmax(breaks))}); each is taken as a time limit"
             )
             ends[:-1] |= breaks
+    elif "timeouts" not in columns and "episode" not in columns:
+        notes.append(
+            "only terminals say where episodes end: a time limit between two rows would not be seen, and its episode "
+            "would run on into the next one; add timeouts, episode or next_observations if there were time limits"
+        )
     if "terminals" not in columns:
         notes.append("no column says which episodes ended as terminal: each end is taken as a time limit")
     source.faults += _shuffled(columns, ends, file, source)
