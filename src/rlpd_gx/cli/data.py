@@ -178,6 +178,7 @@ def _load(
             actions = ActionRange.of_space(made.action_space) if made else None
     elif env is not None:
         made = _made(env, env_kwargs, required=True)
+        actions = ActionRange.of_space(made.action_space)
     data = load(
         source,
         format=name,
