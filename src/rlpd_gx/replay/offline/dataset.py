@@ -14,6 +14,7 @@ from typing import NamedTuple
 import gymnasium
 import numpy as np
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import Progress
 
 from rlpd_gx import trees
@@ -332,7 +333,7 @@ def _convert(
         cache.new_folder(folder) as writer,
         Progress(console=console, transient=True, disable=hidden) as bar,
     ):
-        task = bar.add_task(f"Reading {path.name}", total=source.total_steps)
+        task = bar.add_task(f"Reading {escape(path.name)}", total=source.total_steps)
         knows_unsafe_events = False
         for episode in source.episodes:
             knows_unsafe_events |= episode.unsafe_events is not None
