@@ -113,6 +113,23 @@ def test_csv(tmp_path):
     assert any("comment" in finding for finding in data.findings)
 
 
+def test_whole_numbers_are_forces_where_the_environment_takes_one(tmp_path):
+    rows = [(*row[:3], int(2 * row[3]), *row[4:]) for row in ROWS]
+    path, options = (
+        write_csv(tmp_path / "log.csv", rows),
+        {"mapping": {**MAPPING, "proposed_actions": ["force"]}},
+    )
+    force = ActionRange(low=np.array([-2.0], np.float32), high=np.array([1.0], np.float32))
+    line = load(path, options=options, actions=force).timeline
+    assert line.executed_action.dtype == line.proposed_action.dtype == np.float32
+    assert line.executed_action[line.is_step].tolist() == line.proposed_action[line.is_step].tolist()
+    assert line.executed_action[line.is_step].tolist() == [[-2], [0], [2], [1]]
+    clipped = load(path, options=options, actions=force, clip_actions=True).timeline
+    assert clipped.executed_action[clipped.is_step].tolist() == [[-2], [0], [1], [1]]
+    with pytest.raises(GxError, match=r"ids begin at 0; .*name the environment if these are not ids"):
+        load(path, options=options)
+
+
 def test_parquet_with_lists(tmp_path):
     table = pyarrow.table(
         {

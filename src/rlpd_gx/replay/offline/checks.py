@@ -155,7 +155,18 @@ class Checks:
             with np.errstate(over="ignore"):
                 setattr(episode, name, column.astype(_SINGLE))
 
+    def _one_component(self, episode: Episode) -> None:
+        """Whole numbers were read as ids [T]; where the environment takes one number, they are that: [T, 1]."""
+        low = None if self.actions is None else self.actions.low
+        if low is None or np.shape(low) != (1,) or episode.actions.ndim != 1:
+            return
+        for name in ("actions", "proposed_actions"):
+            if (ids := getattr(episode, name)) is not None:
+                column = cast(episode.file or self.file, name, ids, np.asarray(low).dtype, episode.first_row)
+                setattr(episode, name, column[:, None])
+
     def _action_range(self, episode: Episode) -> None:
+        self._one_component(episode)
         actions, allowed = episode.actions, self.actions
         file, row = episode.file or self.file, episode.first_row
         count = None if allowed is None else allowed.count
@@ -168,7 +179,10 @@ class Checks:
                 what = f"is {actions[wrong[0]]}, but " + (
                     "ids begin at 0" if count is None else f"the environment has actions 0 to {count - 1}"
                 )
-                self._bad("actions", problem(file, "actions", row + int(wrong[0]), what, REPAIR))
+                remedy = (
+                    f"{REPAIR}, or name the environment if these are not ids" if count is None else REPAIR
+                )
+                self._bad("actions", problem(file, "actions", row + int(wrong[0]), what, remedy))
         if allowed is None or count is not None:
             return
         low, high = np.asarray(allowed.low), np.asarray(allowed.high)

@@ -243,8 +243,9 @@ def load(
 ) -> OfflineDataset:
     """Read a dataset in any known format; the second time it is opened from the cache.
 
-    `options` go to the reader of the format. `actions` is the environment's range, which is checked. `live_safe_sets` are
-    asked while an action log is replayed. A converted folder takes none of the choices made while a file is read.
+    `options` go to the reader of the format. `actions` is the environment's range, which is checked.
+    `live_safe_sets` are asked while an action log is replayed. A converted folder takes none of the choices made
+    while a file is read.
     """
     path, root = Path(path), root or cache.cache_root()
     if path.is_dir() and cache.is_dataset(path):
@@ -302,11 +303,14 @@ def _checked_actions(
 ) -> OfflineDataset:
     """Refuse actions the environment does not have; in an audit, ids out of range are a finding."""
     line = dataset.timeline
-    shape = () if allowed.count is not None else np.shape(allowed.low)
+    shape = () if allowed.count is not None else np.asarray(allowed.low).shape
     if line.executed_action.shape[1:] != shape:
+        remedy = "give the data of that environment"
+        if shape == (1,) and line.executed_action.ndim == 1:
+            remedy += ", or convert the source again with --env if these are numbers, not ids"
         raise GxError(
             f"{folder}: 'actions' has shape {line.executed_action.shape[1:]} in every row, the environment takes "
-            f"{'ids' if allowed.count is not None else shape}; give the data of that environment"
+            f"{'ids' if allowed.count is not None else shape}; {remedy}"
         )
     if allowed.count is None:
         return dataset
