@@ -177,6 +177,21 @@ def test_data_may_be_a_dataset(tmp_path: Path) -> None:
     assert run.result["rows"]["offline"] > 0
 
 
+def test_a_dataset_with_actions_that_the_environment_lacks_is_refused(tmp_path: Path) -> None:
+    from rlpd_gx.replay.offline import load
+
+    np.savez(
+        tmp_path / "pole.npz",
+        observations=np.zeros((20, 4), np.float32),
+        next_observations=np.zeros((20, 4), np.float32),
+        actions=np.where(np.arange(20) == 7, 5, 1),
+        rewards=np.ones(20),
+        terminals=np.arange(20) == 19,
+    )
+    with pytest.raises(gx.GxError, match="row 7: is 5, but the environment has actions 0 to 1"):
+        gx.train("CartPole-v1", offline=load(tmp_path / "pole.npz"), steps=1, out=tmp_path / "pole", **SMALL)
+
+
 def test_an_environment_that_is_made_already_is_refused(tmp_path: Path) -> None:
     with pytest.raises(gx.GxError, match="give its class"):
         gx.train(Boat(), [gentle], out=tmp_path / "boat")  # type: ignore[arg-type]

@@ -69,6 +69,25 @@ def test_audit(command, pendulum, tmp_path):
     assert command("data", "list")[1].startswith("no dataset")
 
 
+def test_brackets_in_names_are_shown(command, tmp_path):
+    units = ("pressure [bar]", "count [/min]", "speed [bold]")
+    path = tmp_path / "log [red].csv"
+    path.write_text(
+        f"x,u,r,end,note [/a],{','.join(units)}\n" + "0,1.5,0.5,0,odd,1,2,3\n1,1.5,0.5,1,odd,1,2,3\n"
+    )
+    mapping = tmp_path / "mapping.json"
+    mapping.write_text('{"observations": ["x"], "actions": ["u"], "rewards": "r", "terminals": "end"}')
+    code, table, _ = command("data", "audit", path, "--mapping", mapping)
+    assert code == 0
+    flat = " ".join(table.replace("│", " ").split())
+    for name in (*units, "log [red].csv", "note [/a]"):
+        assert name in flat
+    assert command("data", "convert", path, "--mapping", mapping)[0] == 0
+    code, listed, _ = command("data", "list")
+    assert code == 0
+    assert "[red]" in listed
+
+
 def test_the_wrong_environment(command, pendulum, tmp_path):
     code, _, err = command("data", "convert", pendulum, "--env", "MountainCarContinuous-v0")
     assert code == 2

@@ -118,6 +118,7 @@ def audit(
 def list_() -> None:
     """The datasets in the cache."""
     from rich.console import Console
+    from rich.markup import escape
     from rich.table import Table
 
     from rlpd_gx.replay.offline import cache
@@ -137,7 +138,7 @@ def list_() -> None:
         size = sum(file.stat().st_size for file in folder.iterdir()) / 1e6
         sets = str(len(list(folder.glob("safe_set-*.npy"))) + ("safe_set" in meta["columns"]))
         known = (meta["name"], meta["format"], meta["env_id"] or "", str(meta["rows"]), f"{size:.1f}", sets)
-        table.add_row(*known, folder.name)
+        table.add_row(*map(escape, known), folder.name)
     Console().print(table)
     print(f"in {root}")
 
@@ -178,6 +179,7 @@ def _load(
             actions = ActionRange.of_space(made.action_space) if made else None
     elif env is not None:
         made = _made(env, env_kwargs, required=True)
+        actions = ActionRange.of_space(made.action_space)
     data = load(
         source,
         format=name,

@@ -40,15 +40,12 @@ def describe(env_id: str) -> Description:
     from rlpd_gx.envs.atari.offline import sets_of
 
     clipped_lives = {"life_loss_ends": True, "clip_rewards": True}
-    replay = {"observation": ours["observation"]}
-    if ours["observation"] == "objects":
-        replay["table"] = ours["game"]
     return Description(
         clipped_lives,
         dict.fromkeys(clipped_lives, False),
         sample_in_evaluation=True,
         reports_unsafe_events=True,
-        replay_options=replay,
+        replay_options={"observation": ours["observation"], "table": ours["game"]},
         replayed_kwargs=tuple(clipped_lives),
         offline_sets=sets_of(ours["game"]),
     )

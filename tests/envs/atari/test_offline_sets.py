@@ -4,17 +4,20 @@ import gzip
 import json
 import shlex
 
+import gymnasium
 import numpy as np
 import pytest
 
 import rlpd_gx as gx
 from rlpd_gx.cli.collect import collect
 from rlpd_gx.envs.atari import GAMES, make
+from rlpd_gx.envs.atari.games import TABLES
 from rlpd_gx.envs.atari.lookahead import Emulator
 from rlpd_gx.envs.atari.offline import FOLDER, sets_of
 from rlpd_gx.envs.atari.planner import PlanSearch
 from rlpd_gx.envs.description import describe
 from rlpd_gx.loop.offline_rules import while_replayed
+from rlpd_gx.replay.offline import load
 from rlpd_gx.replay.offline.formats import action_log
 
 LOGS = sorted(FOLDER.glob("*/*.json.gz"))
@@ -93,6 +96,87 @@ def test_a_slice_replays_with_safe_sets_and_into_ram_and_pixels(tmp_path):
     for observation, shape in (("ram", (128,)), ("pixels", (84, 84))):
         (episode,) = action_log.read(made, observation).episodes
         assert episode.observations.shape == (41, *shape)
+
+
+def played(game, steps, action_of, folder):
+    """A log of play in our environment, and the unsafe events that were reported there."""
+    env = make(game, noop_max=0)
+    _, info = env.reset(seed=1)
+    record = {"seed": 1, "ale_actions": [], "rewards": [], "lives": [info["lives"]]}
+    happened, terminated = [], False
+    while len(happened) < steps and not terminated:
+        action = action_of(env)
+        _, reward, terminated, _, info = env.step(action)
+        happened.append(info["unsafe_event"])
+        record["ale_actions"].append(env.actions[action].value)
+        record["rewards"].append(reward)
+        record["lives"].append(info["lives"])
+    kwargs = {"frameskip": 4, "repeat_action_probability": 0.0, "full_action_space": False}
+    episode = {**record, "terminated": terminated, "truncated": not terminated}
+    made = folder / f"{game}.json.gz"
+    log = {"env_id": f"ALE/{game}-v5", "kwargs": kwargs, "episodes": [episode]}
+    made.write_bytes(gzip.compress(json.dumps(log).encode()))
+    return made, np.array(happened), record
+
+
+@pytest.mark.parametrize(("game", "steps"), [("Freeway", 300), ("Boxing", 400), ("Amidar", 5000)])
+def test_a_replay_has_the_unsafe_events_of_the_live_game(game, steps, tmp_path):
+    rng = np.random.default_rng(0)
+    always_up = game == "Freeway"
+    made, happened, record = played(
+        game, steps, lambda env: 1 if always_up else int(rng.integers(env.action_space.n)), tmp_path
+    )
+    (episode,) = action_log.read(made).episodes
+    assert happened.any()
+    assert episode.unsafe_events.tolist() == happened.tolist()
+    lost, negative = np.diff(record["lives"]) < 0, np.array(record["rewards"]) < 0
+    if game == "Freeway":  # a chicken that is hit loses neither a life nor a point
+        assert not lost.any()
+        assert not negative.any()
+    if game == "Amidar":  # the counter falls once more when the game ends
+        assert lost[-1]
+        assert not happened[-1]
+
+
+def test_a_bundled_log_of_freeway_has_events_in_the_dataset_too(tmp_path, monkeypatch):
+    monkeypatch.setenv("RLPD_GX_CACHE", str(tmp_path / "cache"))
+    made, _ = cut(FOLDER / "scripted" / "Freeway.json.gz", tmp_path, 400)
+    data = load(made)
+    assert data.knows_unsafe_events
+    assert data.timeline.unsafe_event.any()
+
+
+def test_a_game_without_a_table_has_only_its_lives(tmp_path):
+    for game, known in (("Enduro", False), ("SpaceInvaders", True)):
+        log = log_of(FOLDER / "recorded" / "Pong.json.gz")
+        with_game = gymnasium.make(f"ALE/{game}-v5", obs_type="ram", **log["kwargs"])
+        _, info = with_game.reset(seed=0)
+        record = {"seed": 0, "ale_actions": [0] * 400, "rewards": [], "lives": [info["lives"]]}
+        for _ in range(400):
+            _, reward, terminated, _, info = with_game.step(0)
+            record["rewards"].append(reward)
+            record["lives"].append(info["lives"])
+        log |= {
+            "env_id": f"ALE/{game}-v5",
+            "episodes": [{**record, "terminated": terminated, "truncated": True}],
+        }
+        made = tmp_path / f"{game}.json.gz"
+        made.write_bytes(gzip.compress(json.dumps(log).encode()))
+        (episode,) = action_log.read(made).episodes
+        assert (episode.unsafe_events is not None) == known
+        if known:
+            assert (episode.unsafe_events == (np.diff(record["lives"]) < 0)).all()
+            assert episode.unsafe_events.any()
+
+
+def test_data_converted_under_another_event_is_not_taken_from_the_cache(tmp_path):
+    """The event is in the key of the cache: a table that is changed gives other data."""
+    made, _ = cut(FOLDER / "planner" / "Freeway.json.gz", tmp_path, 20)
+    before = action_log.meaning(made, {})
+    table = (TABLES / "Freeway.toml").read_text().replace('kind = "knocked back"', 'kind = "negative reward"')
+    (tmp_path / "Freeway.toml").write_text(table)
+    assert action_log.meaning(made, {"table": str(tmp_path / "Freeway.toml")}) != before
+    assert action_log.meaning(made, {"table": "Freeway"}) == before
 
 
 def test_another_reward_is_refused(tmp_path):

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from rlpd_gx.errors import GxError
-from rlpd_gx.replay.offline import cache, dataset, formats, load
+from rlpd_gx.replay.offline import ActionRange, cache, dataset, formats, load
 
 
 def write(path, steps=5, **change):
@@ -100,6 +100,34 @@ def test_a_saved_folder_opens_by_itself(tmp_path):
     meta.write_text(whole.replace(f'"rlpd_gx_dataset": {cache.LAYOUT_VERSION}', '"rlpd_gx_dataset": 0'))
     with pytest.raises(GxError, match="layout 0"):
         load(tmp_path / "kept")
+
+
+def test_a_converted_folder_takes_no_choices_of_a_reader(tmp_path):
+    folder = load(write(tmp_path / "a.npz")).save(tmp_path / "kept")
+    for choice in (
+        {"clip_actions": True},
+        {"time_limit_steps": 3},
+        {"options": {"mapping": {"rewards": "r"}}},
+    ):
+        with pytest.raises(
+            GxError, match=r"kept: is converted already, so \w+ cannot be applied; convert its source"
+        ):
+            load(folder, **choice)
+    assert load(folder, options={}, clip_actions=False).steps == load(folder).steps
+
+
+def test_the_ids_of_a_converted_folder_are_checked(tmp_path):
+    data = load(write(tmp_path / "a.npz", actions=np.array([0, 1, 4, 1, 0])))
+    folder = data.save(tmp_path / "kept")
+    assert load(folder, actions=ActionRange(count=5)).steps == data.steps
+    few = ActionRange(count=2)
+    with pytest.raises(
+        GxError, match=r"kept: 'executed_action', row 2: is 4, but the environment has actions 0 to 1"
+    ):
+        load(folder, actions=few)
+    assert any("row 2: is 4" in finding for finding in load(folder, actions=few, strict=False).findings)
+    with pytest.raises(GxError, match=r"'actions' has shape \(\) in every row, the environment takes \(1,\)"):
+        load(folder, actions=ActionRange(low=np.array([0.0]), high=np.array([1.0])))
 
 
 def test_episodes_must_agree(tmp_path):

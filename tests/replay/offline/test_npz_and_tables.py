@@ -113,6 +113,23 @@ def test_csv(tmp_path):
     assert any("comment" in finding for finding in data.findings)
 
 
+def test_whole_numbers_are_forces_where_the_environment_takes_one(tmp_path):
+    rows = [(*row[:3], int(2 * row[3]), *row[4:]) for row in ROWS]
+    path, options = (
+        write_csv(tmp_path / "log.csv", rows),
+        {"mapping": {**MAPPING, "proposed_actions": ["force"]}},
+    )
+    force = ActionRange(low=np.array([-2.0], np.float32), high=np.array([1.0], np.float32))
+    line = load(path, options=options, actions=force).timeline
+    assert line.executed_action.dtype == line.proposed_action.dtype == np.float32
+    assert line.executed_action[line.is_step].tolist() == line.proposed_action[line.is_step].tolist()
+    assert line.executed_action[line.is_step].tolist() == [[-2], [0], [2], [1]]
+    clipped = load(path, options=options, actions=force, clip_actions=True).timeline
+    assert clipped.executed_action[clipped.is_step].tolist() == [[-2], [0], [1], [1]]
+    with pytest.raises(GxError, match=r"ids begin at 0; .*name the environment if these are not ids"):
+        load(path, options=options)
+
+
 def test_parquet_with_lists(tmp_path):
     table = pyarrow.table(
         {
@@ -222,6 +239,31 @@ def test_a_time_limit_without_next_observations_takes_its_last_step_with_it(tmp_
 
 
 ORDERED_X = [row[2] for row in ORDERED]
+
+
+def test_a_time_limit_that_no_column_shows_is_reported(tmp_path):
+    columns = log([(run, t, t, False) for run in range(2) for t in range(4)])
+    episode = columns.pop("run")
+    del columns["time"]
+    np.savez(tmp_path / "a.npz", **columns)
+    said = "only terminals say where episodes end"
+    data = load(tmp_path / "a.npz")
+    assert data.episodes == 1  # with a step from 3 to 0
+    assert any(said in finding for finding in data.findings)
+    findings = load(tmp_path / "a.npz", time_limit_steps=4).findings
+    assert any("row 4: an episode goes on for 7 steps, beyond the time limit of 4" in f for f in findings)
+    assert not any(
+        "beyond the time limit" in f for f in load(tmp_path / "a.npz", time_limit_steps=7).findings
+    )
+    for name, column in (
+        ("timeouts", np.arange(8) % 4 == 3),
+        ("episode", np.array(episode)),
+        ("next_observations", columns["observations"] + 1),
+    ):
+        np.savez(tmp_path / "b.npz", **columns, **{name: column})
+        data = load(tmp_path / "b.npz")
+        assert data.episodes == 2
+        assert not any(said in finding for finding in data.findings)
 
 
 def test_an_episode_of_one_step_that_was_a_time_limit_is_gone(tmp_path):

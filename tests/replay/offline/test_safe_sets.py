@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 
 from rlpd_gx.errors import GxError
+from rlpd_gx.guards._rows import forbidden
 from rlpd_gx.replay.offline import ActionRange, audit, load, with_safe_sets
 from rlpd_gx.replay.offline.audit import as_table
-from rlpd_gx.safe_sets import Box, Polytope, decode
+from rlpd_gx.safe_sets import Box, Mask, Polytope, decode
 
 ALL = np.array([7], np.uint8)
 
@@ -53,7 +54,6 @@ def test_codes_are_computed_in_batches_with_the_context(data):
     assert (again.timeline.safe_set == made.timeline.safe_set).all()
     with pytest.raises(AssertionError, match="cache was not used"):
         with_safe_sets(data, never, "rules-2")
-    assert with_safe_sets(made, None, "rules-1") is made
 
 
 def test_codes_in_the_file_are_taken_only_from_the_same_rules(tmp_path):
@@ -61,11 +61,50 @@ def test_codes_in_the_file_are_taken_only_from_the_same_rules(tmp_path):
         "safe_sets": np.array([[1], [2], [3], [5], [6]], np.uint8),
         "next_safe_sets": np.array([[2], [3], [4], [6], [7]], np.uint8),
     }
-    np.savez(tmp_path / "a.npz", **columns(), **codes, rules_fingerprint="rules-1")
+    codes = {name: Mask(column % 2 == np.arange(3)).encode() for name, column in codes.items()}
+    spec = json.dumps(Mask(np.ones((1, 3), bool)).spec)
+    np.savez(tmp_path / "a.npz", **columns(), **codes, rules_fingerprint="rules-1", safe_set_spec=spec)
     data = load(tmp_path / "a.npz")
-    assert with_safe_sets(data, None, "rules-1").timeline.safe_set[:, 0].tolist() == [1, 2, 3, 4, 5, 6, 7]
+    made = with_safe_sets(data, None, "rules-1")
+    first = decode(made.timeline.safe_set, made.safe_set_spec).allowed[:, 0]
+    assert first.tolist() == [False, True, False, True, False, True, False]
     with pytest.raises(GxError, match=r"other rules .rules-1, not rules-2"):
         with_safe_sets(data, None, "rules-2")
+
+
+def boxes(states):
+    return Box(states - 1, states + 1).encode()
+
+
+def flat_sets(path, **more):
+    """A file with codes at s but not at s'; observation and code say the step."""
+    found = columns()
+    sets = {"safe_sets": boxes(found["observations"]), "rules_fingerprint": "rules-1"}
+    np.savez(path, **found, **sets, **more)
+    return path
+
+
+def test_codes_that_nobody_can_read_are_computed_again(tmp_path):
+    data = load(flat_sets(tmp_path / "a.npz"))
+    with pytest.raises(GxError, match="does not tell how to read its codes"):
+        with_safe_sets(data, None, "rules-1")
+    made = with_safe_sets(data, lambda states, context: Box(states - 9, states - 8), "rules-1")
+    assert made.safe_set_spec == {"kind": "box", "dimension": 1}
+    assert forbidden(made)[made.timeline.is_step].all()  # a penalty has something to price
+    with pytest.raises(GxError, match=r"a\.npz: 'safe_set_spec': cannot be read"):
+        load(flat_sets(tmp_path / "a.npz", safe_set_spec="{"))
+
+
+def test_without_next_safe_sets_the_set_after_a_time_limit_is_unknown(tmp_path):
+    path = flat_sets(tmp_path / "a.npz", safe_set_spec=json.dumps({"kind": "box", "dimension": 1}))
+    data = load(path)
+    assert data.has_safe_set.tolist() == [True] * 6 + [False]  # the first episode ends in a terminal
+    with pytest.raises(GxError, match="'safe_set', row 6"):
+        with_safe_sets(data, None, "rules-1")
+    kept = with_safe_sets(data, None, "rules-1", missing="drop")
+    assert kept.steps == 4
+    as_limit = load(path, time_limit_steps=3)  # its terminal is a time limit too
+    assert as_limit.has_safe_set.tolist() == [True] * 3 + [False] + [True] * 2 + [False]
 
 
 def test_unknown_sets_are_the_users_choice(data):

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 
 import numpy as np
+from rich.markup import escape
 from rich.table import Table
 
 from rlpd_gx import trees
@@ -54,15 +55,16 @@ def audit(dataset: OfflineDataset) -> Json:
 
 
 def as_table(report: JsonMapping) -> Table:
-    """The report for a terminal."""
-    table = Table(title=f"{report['name']} ({report['format']})", show_header=False, title_justify="left")
+    """The report for a terminal. Names of files and columns may hold brackets, which rich would read as markup."""
+    title = escape(f"{report['name']} ({report['format']})")
+    table = Table(title=title, show_header=False, title_justify="left")
     table.add_column(style="bold", no_wrap=True)
     table.add_column(overflow="fold")
     for key, value in report.items():
         if key not in ("name", "format", "findings"):
-            table.add_row(key.replace("_", " "), _as_text(value))
+            table.add_row(key.replace("_", " "), escape(_as_text(value)))
     for finding in report["findings"]:
-        table.add_row("finding", finding, style="yellow")
+        table.add_row("finding", escape(finding), style="yellow")
     if not report["findings"]:
         table.add_row("findings", "none", style="green")
     return table

@@ -25,7 +25,7 @@ from rlpd_gx.trees import DType, Json, JsonMapping
 from rlpd_gx.types import Array
 from rlpd_gx.untrusted import pickled, reading
 
-LAYOUT_VERSION = 3
+LAYOUT_VERSION = 4  # raised also where a reader makes other rows of the same file
 MARK = "rlpd_gx_dataset"
 SEAL = "sha256"
 

@@ -53,6 +53,7 @@ class Checks:
         self._outside_steps = self._longest_steps = 0
         self._outside_first: GxError | None = None
         self._left_out = False
+        self._too_long: tuple[GxError, int] | None = None  # the first sentence, how many episodes
         self._terminals: dict[int, tuple[int, int]] = {}  # episode length -> how many, row of the first
         if clip_actions and (actions is None or actions.low is None):
             raise GxError(
@@ -81,6 +82,9 @@ class Checks:
         if self._outside_first is not None:
             done = "clipped as asked" if self.clip_actions else CLIP
             findings.append(f"{self._outside_first} ({self._outside_steps} steps in all); {done}")
+        if self._too_long is not None:
+            first, count = self._too_long
+            findings.append(f"{first} ({count} such episodes)")
         return findings + self._time_limit_finding()
 
     def _bad(self, field: str, error: GxError) -> None:
@@ -151,7 +155,18 @@ class Checks:
             with np.errstate(over="ignore"):
                 setattr(episode, name, column.astype(_SINGLE))
 
+    def _one_component(self, episode: Episode) -> None:
+        """Whole numbers were read as ids [T]; where the environment takes one number, they are that: [T, 1]."""
+        low = None if self.actions is None else self.actions.low
+        if low is None or np.shape(low) != (1,) or episode.actions.ndim != 1:
+            return
+        for name in ("actions", "proposed_actions"):
+            if (ids := getattr(episode, name)) is not None:
+                column = cast(episode.file or self.file, name, ids, np.asarray(low).dtype, episode.first_row)
+                setattr(episode, name, column[:, None])
+
     def _action_range(self, episode: Episode) -> None:
+        self._one_component(episode)
         actions, allowed = episode.actions, self.actions
         file, row = episode.file or self.file, episode.first_row
         count = None if allowed is None else allowed.count
@@ -164,7 +179,10 @@ class Checks:
                 what = f"is {actions[wrong[0]]}, but " + (
                     "ids begin at 0" if count is None else f"the environment has actions 0 to {count - 1}"
                 )
-                self._bad("actions", problem(file, "actions", row + int(wrong[0]), what, REPAIR))
+                remedy = (
+                    f"{REPAIR}, or name the environment if these are not ids" if count is None else REPAIR
+                )
+                self._bad("actions", problem(file, "actions", row + int(wrong[0]), what, remedy))
         if allowed is None or count is not None:
             return
         low, high = np.asarray(allowed.low), np.asarray(allowed.high)
@@ -183,6 +201,9 @@ class Checks:
 
     def _time_limit(self, episode: Episode) -> Episode:
         self._longest_steps = max(self._longest_steps, episode.steps)
+        if self.time_limit_steps and episode.steps > self.time_limit_steps:
+            first, count = self._too_long or (self._exceeds(episode), 0)
+            self._too_long = (first, count + 1)
         if not episode.terminated or episode.truncated:
             return episode
         count, first_row = self._terminals.get(episode.steps, (0, episode.first_row + episode.steps - 1))
@@ -193,7 +214,18 @@ class Checks:
             self._left_out = True
             return episode.without_last_step()
         episode.terminated, episode.truncated = False, True
+        if episode.safe_sets_known is not None and not episode.final_safe_set_known:
+            episode.safe_sets_known[-1] = False
         return episode
+
+    def _exceeds(self, episode: Episode) -> GxError:
+        return problem(
+            episode.file or self.file,
+            "terminals",
+            episode.first_row + int(self.time_limit_steps or 0),
+            f"an episode goes on for {episode.steps} steps, beyond the time limit of {self.time_limit_steps}",
+            "if episodes were joined there, add timeouts, episode or next_observations",
+        )
 
     def _time_limit_finding(self) -> list[str]:
         """Terminals at a known limit, or several at the length no episode exceeds, are probably time limits."""

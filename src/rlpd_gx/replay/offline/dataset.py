@@ -14,6 +14,7 @@ from typing import NamedTuple
 import gymnasium
 import numpy as np
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import Progress
 
 from rlpd_gx import trees
@@ -242,12 +243,17 @@ def load(
 ) -> OfflineDataset:
     """Read a dataset in any known format; the second time it is opened from the cache.
 
-    `options` go to the reader of the format. `actions` is the range to check against where the file does not
-    have one. `live_safe_sets` are asked while an action log is replayed.
+    `options` go to the reader of the format. `actions` is the environment's range, which is checked.
+    `live_safe_sets` are asked while an action log is replayed. A converted folder takes none of the choices made
+    while a file is read.
     """
     path, root = Path(path), root or cache.cache_root()
     if path.is_dir() and cache.is_dataset(path):
-        return _where(_open(path, strict), where)
+        _refuse_choices(path, clip_actions, time_limit_steps, options or {})
+        dataset = _open(path, strict)
+        if actions is not None:
+            dataset = _checked_actions(dataset, path, actions, strict)
+        return _where(dataset, where)
     name = format or formats.detect(path)
     options = dict(options or {})
     choices = {
@@ -281,6 +287,47 @@ def load(
     return _where(replace(_open(folder, strict), name=path.name), where)
 
 
+def _refuse_choices(
+    folder: Path, clip_actions: bool, time_limit_steps: int | None, options: JsonMapping
+) -> None:
+    choices = {"clip_actions": clip_actions, "time_limit_steps": time_limit_steps, **options}
+    if given := [name for name, value in choices.items() if value]:
+        raise GxError(
+            f"{folder}: is converted already, so {', '.join(given)} cannot be applied; convert its source again with "
+            f"{'it' if len(given) == 1 else 'them'}, or leave {'it' if len(given) == 1 else 'them'} out"
+        )
+
+
+def _checked_actions(
+    dataset: OfflineDataset, folder: Path, allowed: ActionRange, strict: bool
+) -> OfflineDataset:
+    """Refuse actions the environment does not have; in an audit, ids out of range are a finding."""
+    line = dataset.timeline
+    shape = () if allowed.count is not None else np.asarray(allowed.low).shape
+    if line.executed_action.shape[1:] != shape:
+        remedy = "give the data of that environment"
+        if shape == (1,) and line.executed_action.ndim == 1:
+            remedy += ", or convert the source again with --env if these are numbers, not ids"
+        raise GxError(
+            f"{folder}: 'actions' has shape {line.executed_action.shape[1:]} in every row, the environment takes "
+            f"{'ids' if allowed.count is not None else shape}; {remedy}"
+        )
+    if allowed.count is None:
+        return dataset
+    for name in ("executed_action", "proposed_action"):
+        ids = getattr(line, name)
+        wrong = np.flatnonzero(line.is_step & ((ids < 0) | (ids >= allowed.count)))
+        if wrong.size:
+            said = (
+                f"{folder}: {name!r}, row {wrong[0]}: is {ids[wrong[0]]}, but the environment has actions 0 to "
+                f"{allowed.count - 1}; give the data of that environment"
+            )
+            if strict:
+                raise GxError(said)
+            dataset = replace(dataset, findings=(*dataset.findings, f"{said} ({wrong.size} steps)"))
+    return dataset
+
+
 def _convert(
     source: Source, checks: Checks, path: Path, name: str, folder: Path, progress: bool | None
 ) -> None:
@@ -290,7 +337,7 @@ def _convert(
         cache.new_folder(folder) as writer,
         Progress(console=console, transient=True, disable=hidden) as bar,
     ):
-        task = bar.add_task(f"Reading {path.name}", total=source.total_steps)
+        task = bar.add_task(f"Reading {escape(path.name)}", total=source.total_steps)
         knows_unsafe_events = False
         for episode in source.episodes:
             knows_unsafe_events |= episode.unsafe_events is not None

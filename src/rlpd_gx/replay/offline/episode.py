@@ -37,6 +37,7 @@ class Episode:
     file: Path | None = None  # where the source has several
     lead_in: int = 0
     final_observation_known: bool = True  # False: the one before it is repeated, which only a terminal allows
+    final_safe_set_known: bool = True  # False: the one before it is repeated, which only a terminal allows
     proposed_actions: Array | None = None
     margins: Array | None = None
     unsafe_events: Array | None = None
@@ -66,6 +67,7 @@ class Episode:
             terminated=False,
             truncated=True,
             final_observation_known=True,
+            final_safe_set_known=True,
             extras=trees.index(self.extras, np.s_[:-1]),
             **parts,
         )

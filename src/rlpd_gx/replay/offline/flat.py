@@ -1,5 +1,6 @@
 """Row-per-step columns (HDF5, npz, CSV, Parquet) cut into episodes."""
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,9 @@ import numpy as np
 from rlpd_gx.errors import GxError
 from rlpd_gx.replay.offline.episode import Episode, Source, problem
 from rlpd_gx.replay.offline.numbers import flags, is_numeric, numbers
+from rlpd_gx.safe_sets import Spec, decode
 from rlpd_gx.types import Array
+from rlpd_gx.untrusted import reading
 
 REQUIRED = ("observations", "actions", "rewards")
 KNOWN = (
@@ -24,6 +27,7 @@ KNOWN = (
     "safe_sets",
     "next_safe_sets",
 )
+FACTS = ("env_id", "rules_fingerprint", "safe_set_spec")  # texts beside the columns
 CLOCKS = ("step", "time")  # columns that must not decrease within an episode
 
 
@@ -42,8 +46,14 @@ def rename(found: Mapping[str, Array], mapping: Mapping[str, str] | None, file: 
     return columns
 
 
-def source(found: Mapping[str, Array], file: Path, left_out: Sequence[str] = (), **facts: Any) -> Source:
-    """The episodes of `[N, ...]` columns.
+def source(
+    found: Mapping[str, Array],
+    file: Path,
+    left_out: Sequence[str] = (),
+    safe_set_spec: str | None = None,
+    **facts: Any,
+) -> Source:
+    """The episodes of `[N, ...]` columns. `safe_set_spec` is the JSON of what `rlpd_gx.decode` needs to read safe sets.
 
     Columns without numbers are left out, like those in `left_out`, which the reader has dropped already; they are
     refused if they are needed.
@@ -51,7 +61,9 @@ def source(found: Mapping[str, Array], file: Path, left_out: Sequence[str] = (),
     left_out = [*left_out, *(name for name in found if name not in KNOWN and not is_numeric(found[name]))]
     columns = {name: numbers(file, name, column) for name, column in found.items() if name not in left_out}
     rows = _check(columns, file)
-    source = Source(episodes=iter(()), total_steps=rows, **facts)
+    source = Source(
+        episodes=iter(()), total_steps=rows, safe_set_spec=_spec(columns, file, safe_set_spec), **facts
+    )
     if left_out:
         source.notes.append(f"columns without numbers are left out: {', '.join(left_out)}")
     source.episodes = _episodes(columns, file, source)
@@ -136,6 +148,11 @@ def _episodes(columns: Mapping[str, Array], file: Path, source: Source) -> Itera
                 f"so (first: row {int(np.argmax(breaks))}); each is taken as a time limit"
             )
             ends[:-1] |= breaks
+    elif "timeouts" not in columns and "episode" not in columns:
+        notes.append(
+            "only terminals say where episodes end: a time limit between two rows would not be seen, and its episode "
+            "would run on into the next one; add timeouts, episode or next_observations if there were time limits"
+        )
     if "terminals" not in columns:
         notes.append("no column says which episodes ended as terminal: each end is taken as a time limit")
     source.faults += _shuffled(columns, ends, file, source)
@@ -156,6 +173,8 @@ def _episodes(columns: Mapping[str, Array], file: Path, source: Source) -> Itera
             margins=_part(columns, "margins", steps),
             unsafe_events=_part(columns, "unsafe_events", steps),
             safe_sets=_safe_sets(columns, steps),
+            safe_sets_known=_known(columns, steps, bool(terminal[end - 1])),
+            final_safe_set_known="next_safe_sets" in columns,
             extras={name: column[steps] for name, column in extras.items()},
         )
         start = end
@@ -225,3 +244,22 @@ def _safe_sets(columns: Mapping[str, Array], steps: slice) -> Array | None:
     codes = columns["safe_sets"]
     following = columns.get("next_safe_sets", codes)
     return np.concatenate([codes[steps], following[steps.stop - 1 : steps.stop]])
+
+
+def _known(columns: Mapping[str, Array], steps: slice, terminated: bool) -> Array | None:
+    """Without `next_safe_sets`, the set after the last step is unknown; after a terminal it is not needed."""
+    if "safe_sets" not in columns or "next_safe_sets" in columns:
+        return None
+    known = np.ones(steps.stop - steps.start + 1, bool)
+    known[-1] = terminated
+    return known
+
+
+def _spec(columns: Mapping[str, Array], file: Path, text: str | None) -> Spec | None:
+    """The spec, once it has read a row."""
+    if text is None or "safe_sets" not in columns:
+        return None
+    with reading(f"{file}: 'safe_set_spec'", "give the JSON of a safe set's spec"):
+        spec: Spec = json.loads(text)
+        decode(columns["safe_sets"][:1], spec)
+    return spec

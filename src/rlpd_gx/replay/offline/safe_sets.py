@@ -77,9 +77,13 @@ def with_safe_sets(
 
 
 def _made_by(dataset: OfflineDataset, fingerprint: str, state_fingerprint: str | None) -> bool:
+    """Whether the stored codes are of these rules; without a spec nobody can read them."""
     same_state = state_fingerprint in (None, dataset.state_fingerprint)
     return bool(
-        dataset.rules_fingerprint == fingerprint and same_state and dataset.timeline.safe_set.shape[1]
+        dataset.rules_fingerprint == fingerprint
+        and same_state
+        and dataset.safe_set_spec is not None
+        and dataset.timeline.safe_set.shape[1]
     )
 
 
@@ -159,7 +163,9 @@ def _context(line: Timeline, rows: slice) -> Json:
 def _nothing_known(dataset: OfflineDataset, fingerprint: str, known: Array, unreadable: str) -> GxError:
     row = int(np.flatnonzero(~known)[0])
     stored = dataset.rules_fingerprint if dataset.timeline.safe_set.shape[1] else None
-    if stored == fingerprint:
+    if stored == fingerprint and dataset.safe_set_spec is None:
+        why = f"the file does not tell how to read its codes (safe_set_spec) and {unreadable}"
+    elif stored == fingerprint:
         why = "the rules could not be asked when it was recorded or replayed"
     elif stored:
         why = f"those in the file were made by other rules ({stored}, not {fingerprint}) and {unreadable}"

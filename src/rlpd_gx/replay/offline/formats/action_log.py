@@ -46,7 +46,8 @@ KWARGS = (
 )
 LONGEST_FRAMESKIP = 64  # a damaged one would run almost without end
 OBSERVATIONS = ("ram", "pixels", "both", "objects")
-OBJECTS = "rlpd_gx.envs.atari:objects_of"  # by name: environments and replay do not import each other
+# By name: environments and replay do not import each other.
+OBJECTS, EVENTS = "rlpd_gx.envs.atari:objects_of", "rlpd_gx.envs.atari.events:events_of"
 Encode = Callable[[Array, Array], Array]  # RAM of now and of a step before -> observation
 SafeSetOf = Callable[[gymnasium.Env], SafeSet | None]  # of the live environment
 
@@ -63,10 +64,13 @@ def detect(path: Path) -> bool:
 
 
 def meaning(path: Path, options: Json) -> Json:
-    """What `objects` are: a game's table may change."""
-    if options.get("observation") != "objects":
-        return {}
-    return {"objects": _encoder(_load(path), options.get("table")).fingerprint}
+    """What unsafe events and `objects` are: a game's table may change."""
+    log, table = _load(path), options.get("table")
+    events = _events(log, table)
+    found: Json = {"unsafe_events": None if events is None else events.meaning}
+    if options.get("observation") == "objects":
+        found["objects"] = _encoder(log, table).fingerprint
+    return found
 
 
 def read(
@@ -79,7 +83,8 @@ def read(
 ) -> Source:
     """Replay; `observation` is `ram` [128], `pixels` [84, 84] grey, `both` as a dict, or `objects` [n].
 
-    `table` is the game's table of objects, where it is not one of the 26.
+    `table` is the game's table of objects and unsafe events, where it is not one of the 26. In a game without a table,
+    a lost life is an unsafe event; without lives either, unsafe events are unknown.
     `safe_set(env)` returns the safe set at each observation, from the live environment; None is unknown.
     `life_loss_ends` and `clip_rewards` are those of our Atari environments: each life is an episode, rewards are signs.
     """
@@ -100,7 +105,7 @@ def read(
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise problem(path, "env_id", None, f"cannot be made ({reason})", "fix env_id and kwargs") from None
     encode = _encoder(log, table) if observation == "objects" else None
-    replay = _Replay(path, env, int(log["kwargs"]["frameskip"]), observation, safe_set, encode)
+    replay = _Replay(path, env, log, observation, safe_set, encode, _events(log, table))
 
     def episodes() -> Iterator[Episode]:
         for index, record in enumerate(log["episodes"]):
@@ -129,13 +134,15 @@ class _Replay:
         self,
         path: Path,
         env: Any,
-        frameskip: int,
+        log: Json,
         observation: str,
         safe_set: SafeSetOf | None,
         encode: Encode | None = None,
+        events: Any = None,
     ) -> None:
-        self.path, self.env, self.frameskip = path, env, frameskip
-        self.observation, self.safe_set, self.encode = observation, safe_set, encode
+        self.path, self.env, self.frameskip = path, env, int(log["kwargs"]["frameskip"])
+        self.observation, self.safe_set, self.encode, self.events = observation, safe_set, encode, events
+        self.has_lives = any(any(record["lives"]) for record in log["episodes"])
         self.ram: Array | None = None  # of the step before
         self.safe_set_spec: Spec | None = None
         self.index_of = {action.value: index for index, action in enumerate(env.unwrapped._action_set)}
@@ -148,35 +155,42 @@ class _Replay:
         self._compare(number, 0, "lives", ale.lives(), record["lives"][0])
         observations = [self._observe(ale, ale.getScreenGrayscale())]
         sets = [self.safe_set(self.env)] if self.safe_set else []
+        happened = []
+        if self.events is not None:
+            self.events.begin(ale)
         for step, ale_id in enumerate(actions):
             if ale_id not in self.index_of:
                 raise self._differs(number, step, "ale_actions", f"{ale_id} is no action of this environment")
             if ale.game_over():
                 raise self._differs(number, step, "ale_actions", "the game was over before this step")
             action = self.env.unwrapped._action_set[self.index_of[ale_id]]
-            reward, before_last = 0.0, None
+            reward, worst, before_last = 0.0, 0.0, None
             for frame in range(self.frameskip):
                 if frame == self.frameskip - 1 and self.observation in ("pixels", "both"):
                     before_last = ale.getScreenGrayscale()
-                reward += ale.act(action)
+                of_frame = ale.act(action)
+                reward, worst = reward + of_frame, min(worst, of_frame)
             self._compare(number, step, "rewards", reward, record["rewards"][step])
             self._compare(number, step, "lives", ale.lives(), record["lives"][step + 1])
             observations.append(self._observe(ale, before_last))
+            if self.events is not None:
+                happened.append(self.events(ale, worst))
             if self.safe_set:
                 sets.append(self.safe_set(self.env))
         terminated = bool(ale.game_over(with_truncation=False))
         self._compare(number, len(actions) - 1, "terminated", terminated, record["terminated"])
         lives = np.asarray(record["lives"])
-        rewards = np.asarray(record["rewards"], np.float32)
+        unsafe = np.asarray(happened, bool) if self.events is not None else None
+        if unsafe is None and self.has_lives:
+            unsafe = np.diff(lives) < 0
         codes, known, self.safe_set_spec = encode_sets(sets, self.safe_set_spec)
         return Episode(
             observations=self._stacked(observations),
             actions=np.array([self.index_of[ale_id] for ale_id in actions]),
-            rewards=rewards,
+            rewards=np.asarray(record["rewards"], np.float32),
             terminated=terminated,
             truncated=record["truncated"] or not terminated,
-            # A game without a lives counter shows its losses as negative rewards.
-            unsafe_events=np.diff(lives) < 0 if lives.any() else rewards < 0,
+            unsafe_events=unsafe,
             safe_sets=codes,
             safe_sets_known=known,
             extras={"lives": lives[1:], "episode": np.full(len(actions), number)},
@@ -211,7 +225,15 @@ class _Replay:
 
 
 def _encoder(log: Json, table: str | None) -> Any:
-    return load(OBJECTS, "observation")[0](table or str(log["env_id"]).removeprefix("ALE/").partition("-")[0])
+    return load(OBJECTS, "observation")[0](table or _game(log))
+
+
+def _events(log: Json, table: str | None) -> Any:
+    return load(EVENTS, "observation")[0](table or _game(log))
+
+
+def _game(log: Json) -> str:
+    return str(log["env_id"]).removeprefix("ALE/").partition("-")[0]
 
 
 def _load(path: Path) -> Json:

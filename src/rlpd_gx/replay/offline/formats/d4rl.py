@@ -30,7 +30,7 @@ def read(path: Path, mapping: Mapping[str, str] | None = None) -> Source:
     with reading(path), h5py.File(path, "r") as file:
         attributes = dict(file.attrs)
         found = {name: np.asarray(node[()]) for name, node in hdf5.datasets(file, path).items() if node.ndim}
-        facts: Json = {fact: _text(attributes.get(fact)) for fact in ("env_id", "rules_fingerprint")}
+        facts: Json = {fact: _text(attributes.get(fact)) for fact in flat.FACTS}
     columns = flat.rename(found, mapping, path)
     # Datasets of another length under metadata/ or similar describe the file, not its steps.
     rows = len(columns.get("rewards", ()))

@@ -1,4 +1,4 @@
-"""npz with the columns of the D4RL layout; `env_id` and `rules_fingerprint` may be strings in it."""
+"""npz with the columns of the D4RL layout; the facts of `flat.FACTS` may be strings in it."""
 
 import zipfile
 from collections.abc import Mapping
@@ -31,5 +31,5 @@ def read(path: Path, mapping: Mapping[str, str] | None = None) -> Source:
         name: str(value) for name, value in found.items() if value.dtype.kind in "US" and value.ndim == 0
     }
     columns = flat.rename({k: v for k, v in found.items() if k not in texts}, mapping, path)
-    facts: Json = {fact: texts.get(fact) for fact in ("env_id", "rules_fingerprint")}
+    facts: Json = {fact: texts.get(fact) for fact in flat.FACTS}
     return flat.source(columns, path, **facts)
