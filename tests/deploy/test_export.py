@@ -394,6 +394,31 @@ def test_a_write_that_fails_leaves_nothing(made, tmp_path):
     assert [p.name for p in (tmp_path / "new").iterdir()] == ["folder"]
 
 
+@pytest.mark.parametrize("guard", ["replace", "classifier", "replace+penalty=2"])
+def test_what_the_rules_alone_cannot_repeat_is_refused(made, tmp_path, guard):
+    run = tiny_run(tmp_path / "run", **SETTINGS["lure"], guard=guard)
+    with pytest.raises(gx.GxError, match="whose corrections follow from more than the rules"):
+        Export.of_run(run).write(tmp_path / "policy")
+    with pytest.raises(gx.GxError, match="whose corrections follow from more than the rules"):
+        gx.load_policy(run)
+    assert [path.name for path in tmp_path.iterdir()] == ["run"]
+    whole = Export.read(made("lure")[1])  # as an earlier version exported it
+    whole = replace(whole, about=whole.about | {"guard": guard})
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Export, "refuse_other_execution", lambda self: None)
+        whole.write(tmp_path / "older")
+    with pytest.raises(gx.GxError, match="whose corrections follow from more than the rules"):
+        gx.load_policy(tmp_path / "older")
+
+
+@pytest.mark.parametrize("guard", ["lagrangian", "penalty", "guardian+penalty", "shield"])
+def test_guards_whose_rules_decide_are_exported(tmp_path, guard):
+    run = tiny_run(tmp_path / "run", **SETTINGS["lure"], guard=guard)
+    Export.of_run(run).write(tmp_path / "policy")
+    verdicts = [gx.load_policy(tmp_path / "policy").act(np.ones(1, np.float32), sample=True) for _ in "123"]
+    assert all(verdict.enforced == (guard in ("guardian+penalty", "shield")) for verdict in verdicts)
+
+
 @pytest.mark.parametrize(
     "space",
     [

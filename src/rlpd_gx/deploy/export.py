@@ -119,6 +119,7 @@ class Export:
 
     def write(self, folder: Path) -> None:
         """Make a new folder, or nothing."""
+        self.refuse_other_execution()
         if folder.exists():
             raise GxError(f"{folder}: exists already; choose another --out")
         tensors = tensors_to_bytes({name: t.cpu().contiguous() for name, t in self.tensors.items()})
@@ -126,6 +127,20 @@ class Export:
         with whole_folder(folder) as temporary:
             (temporary / TENSORS).write_bytes(tensors)
             (temporary / ABOUT).write_text(f"{about}\n")
+
+    def refuse_other_execution(self) -> None:
+        """Raise if the guard of the training executed something else than its rules alone decide."""
+        guard = self.about["guard"]
+        try:
+            exportable = guards.find(guard).exportable
+        except GxError:  # an unknown one is refused by whoever uses it
+            return
+        if self.about["rules"] and not exportable:
+            raise GxError(
+                f"{self.source}: was trained with --guard {guard}, whose corrections follow from more than the rules, "
+                "so a policy outside its run could not repeat them; use the run itself (`rlpd-gx play`, "
+                "`gx.Run(folder).evaluate()`), or train under another guard"
+            )
 
     @property
     def observation_space(self) -> gym.Space:
@@ -284,7 +299,9 @@ def load_policy(
         raise GxError(f"load_policy has no option {unknown[0]!r}; beside rules it takes {', '.join(OPTIONS)}")
     if options and rules is None:
         raise GxError(f"load_policy takes {', '.join(options)} only together with rules")
-    return Policy(Export.find(path), seed, rules, options)
+    policy = Policy(Export.find(path), seed, rules, options)
+    policy.export.refuse_other_execution()
+    return policy
 
 
 def propose(
