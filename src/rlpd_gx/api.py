@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import secrets
 import shlex
 import sys
 from collections.abc import Callable, Iterable
@@ -90,8 +91,10 @@ class Run:
         guard_options: JsonMapping | None = None,
     ) -> None:
         self.folder = Path(folder)
+        self._objects: Json = {}
         if env is not None or rules is not None:
-            given_again(self.folder, env=env, rules=rules, **(guard_options or {}))
+            self._objects = {**(guard_options or {}), "env": env, "rules": rules}
+            self._register()
 
     @property
     def result(self) -> Json:
@@ -102,6 +105,7 @@ class Run:
     @cached_property
     def policy(self) -> Policy:
         """The trained policy with its guard: `run.policy.act(observation).action`."""
+        self._register()
         return load(self.folder)
 
     def evaluate(
@@ -116,6 +120,7 @@ class Run:
         measured = tuple(metrics)
         for name in measured:
             find(name)  # report a mistake before playing any episode
+        self._register()
         learner, environments = load_learner(self.folder)
         if sample is None:
             sample = describe(RunFolder.open(self.folder)[1].run.env).sample_in_evaluation
@@ -128,7 +133,8 @@ class Run:
 
     def resume(self, steps: int | None = None, *, progress: bool = True, track: Iterable[str] = ()) -> "Run":
         """Resume after an interruption, or train for more `steps` than the run was started with."""
-        return continued(self.folder, steps, progress=progress, track=track)
+        self._register()
+        return self._shared(continued(self.folder, steps, progress=progress, track=track))
 
     def fork(
         self,
@@ -146,7 +152,19 @@ class Run:
         """
         path = None if out is None else Path(out)
         command = "gx.Run.fork(...)"
-        return forked(self.folder, step, path, settings, command=command, progress=progress, track=track)
+        self._register()
+        return self._shared(
+            forked(self.folder, step, path, settings, command=command, progress=progress, track=track)
+        )
+
+    def _register(self) -> None:
+        """Before each use: a run of an earlier version may share its module's name with another run."""
+        if self._objects:
+            given_again(self.folder, **self._objects)
+
+    def _shared(self, run: "Run") -> "Run":
+        run._objects = self._objects
+        return run
 
     def __repr__(self) -> str:
         score = self.result.get("evaluation", {}).get("mean")
@@ -259,8 +277,8 @@ def given_again(folder: Path, **objects: object) -> None:
 
 def _given(env: object, rules: object, options: JsonMapping | None) -> ModuleType:
     """A module that holds the objects, so that settings can name them as `module:name` like any other."""
-    number = next(n for n in itertools.count(1) if f"{GIVEN}_{n}" not in sys.modules)
-    module = ModuleType(f"{GIVEN}_{number}", "Objects passed to gx.train.")
+    # in no other process either: a run folder keeps the name, and may be opened beside any other
+    module = ModuleType(f"{GIVEN}_{secrets.token_hex(8)}", "Objects passed to gx.train.")
     vars(module).update(options or {}, env=env, rules=rules)
     sys.modules[module.__name__] = module
     return module
