@@ -178,6 +178,22 @@ def test_data_may_be_a_dataset(tmp_path: Path) -> None:
     assert run.result["rows"]["offline"] > 0
 
 
+@pytest.mark.filterwarnings("ignore:rule 'gentle' is not batched")
+def test_a_mistake_leaves_no_copy_of_the_dataset(tmp_path: Path) -> None:
+    from rlpd_gx.replay.offline import load
+
+    data, out = load(log(tmp_path)), tmp_path / "boat"
+    with pytest.raises(gx.GxError, match="tree-backup needs discrete actions"):
+        gx.train(Boat, [gentle], data, steps=30, sampler="tree-backup", out=out, **SMALL)
+    assert not out.exists()
+    run = gx.train(Boat, [gentle], data, steps=30, out=out, **SMALL)
+    assert run.result["rows"]["offline"] > 0
+    plain = gx.train(Boat, [gentle], steps=30, out=tmp_path / "plain", **SMALL)
+    with pytest.raises(gx.GxError, match="holds a run already"):
+        gx.train(Boat, [gentle], data, steps=30, out=plain.folder, **SMALL)
+    assert not (plain.folder / "offline").exists()
+
+
 def test_an_environment_that_is_made_already_is_refused(tmp_path: Path) -> None:
     with pytest.raises(gx.GxError, match="give its class"):
         gx.train(Boat(), [gentle], out=tmp_path / "boat")  # type: ignore[arg-type]

@@ -4,8 +4,10 @@ import itertools
 import json
 import secrets
 import shlex
+import shutil
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
 from types import ModuleType
@@ -71,9 +73,14 @@ def train(
         values["offline"] = str(offline)
     config = configure(preset, values, "gx.train")
     folder = Path(out) if out is not None else new_folder(config)
-    if dataset is not None:
-        config = configure(preset, values | {"offline": str(dataset.save(folder / "offline"))}, "gx.train")
-    return begin(config, folder, command="gx.train(...)", progress=progress, track=track)
+    common: Json = {"command": "gx.train(...)", "progress": progress, "track": track}
+    if dataset is None:
+        return begin(config, folder, **common)
+    RunFolder.refuse_another(folder)
+    config = configure(preset, values | {"offline": str(folder / "offline")}, "gx.train")
+    with _saved(dataset, folder):
+        task = checked(config, track)
+    return started(task, folder, **common)
 
 
 class Run:
@@ -180,9 +187,27 @@ def begin(
     track: Iterable[str] = (),
 ) -> Run:
     """Train a config to its end, in a new run folder."""
+    return started(checked(config, track), folder, command=command, progress=progress, track=track)
+
+
+def checked(config: Config, track: Iterable[str] = ()) -> Task:
+    """The task of a config, with what is wrong in the request found before a folder is made."""
     task = Task(config)
     check_services(track)
     check(task)
+    return task
+
+
+def started(
+    task: Task,
+    folder: Path,
+    *,
+    command: str | None = None,
+    progress: bool = True,
+    track: Iterable[str] = (),
+) -> Run:
+    """Train a checked task to its end, in a new run folder."""
+    config = task.config
     if progress and not config.run.rules:
         print("no rules: training without a guard", file=sys.stderr)
     elif progress and (left_out := task.unbacked_rules):
@@ -245,6 +270,18 @@ def check(task: Task) -> None:
     task.dts()
     if task.offline is None and (config.run.warm_start_updates or config.learner.actor == "clone"):
         raise GxError("cloning and --warm-start-updates learn from offline data: give --offline")
+
+
+@contextmanager
+def _saved(dataset: OfflineDataset, folder: Path) -> Iterator[None]:
+    """The dataset in the folder of a run to be; an error in the block takes it back."""
+    new = not folder.exists()
+    saved = dataset.save(folder / "offline")
+    try:
+        yield
+    except BaseException:
+        shutil.rmtree(folder if new else saved, ignore_errors=True)
+        raise
 
 
 def new_folder(config: Config) -> Path:
