@@ -28,7 +28,7 @@ from rlpd_gx.guardian.named import named_rules
 from rlpd_gx.guardian.reading import batch_of_one
 from rlpd_gx.learner.policy import PolicyNetwork, restored
 from rlpd_gx.loop.guard_identity import OPTIONS, GuardIdentity
-from rlpd_gx.loop.resume import last_saved
+from rlpd_gx.loop.resume import last_saved, restored_learner
 from rlpd_gx.loop.task import Task
 from rlpd_gx.rules import Rule
 from rlpd_gx.safe_sets import SafeSet
@@ -50,6 +50,8 @@ class Export:
     """Actor and encoder: the `state_dict()` of the policy network."""
     source: str
     """The folder it was read from, for error messages."""
+    run: Task | None = None
+    """The task of the run it was read from, with all that its guard has learned."""
 
     @classmethod
     def find(cls, path: str | os.PathLike[str]) -> "Export":
@@ -88,7 +90,9 @@ class Export:
                 f"{', '.join(identity.unreadable)}; read such things when the module is imported, and train again"
             )
         about["fingerprints"] = dict(identity.fingerprints)
-        return cls(about, loaded.state["learner"]["policy"], str(path))
+        if not task.guard.exportable:  # its environments ask what it has learned
+            restored_learner(task, loaded.state)
+        return cls(about, loaded.state["learner"]["policy"], str(path), task)
 
     @classmethod
     def read(cls, path: Path) -> "Export":
@@ -154,6 +158,8 @@ class Export:
 
     def task(self, **env_kwargs: Any) -> Task:
         """The task it was trained on, with other options of the environment."""
+        if self.run is not None:
+            return self.run.with_env_kwargs(**env_kwargs)
         asked = {name: self.about[name] for name in ASKED}
         asked["env_kwargs"] = asked["env_kwargs"] | env_kwargs
         return Task(settings.with_values(Config(), asked, f"{self.source}/{ABOUT}"))
