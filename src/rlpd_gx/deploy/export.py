@@ -4,8 +4,9 @@ import hashlib
 import json
 import os
 import platform
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +32,7 @@ from rlpd_gx.loop.guard_identity import OPTIONS, GuardIdentity
 from rlpd_gx.loop.resume import last_saved, restored_learner
 from rlpd_gx.loop.task import Task
 from rlpd_gx.rules import Rule
-from rlpd_gx.safe_sets import SafeSet
+from rlpd_gx.safe_sets import SafeSet, Spec, code_width
 from rlpd_gx.trees import Json, JsonMapping, Tree
 from rlpd_gx.types import Array, Context, ContextLike, Observation, State, Status, Verdict
 
@@ -257,7 +258,7 @@ class Policy:
             return Verdict(proposed, proposed, Status.ALLOWED, suggestion=proposed)
         state = self._state(observation, state)
         context = self._context(context)
-        safe_set = _safe_set(self.guardian, state, context) if self.resamples else None
+        safe_set = self.drawn_from(lambda asked: _safe_set(asked, state, context))
         proposed = self.propose(observation, safe_set, sample=sample)
         return self.guardian.certify(state, proposed, context=context)
 
@@ -265,6 +266,26 @@ class Policy:
     def resamples(self) -> bool:
         """Whether proposals are drawn from the safe set (execution = resample)."""
         return self.network.config.execution == "resample" and self.network.spec is not None
+
+    @cached_property
+    def _asked(self) -> "list[Guardian]":
+        """Which rules may have been drawn from in training: all of them, or those with a finite description."""
+        candidates = [] if self.guardian is None else [self.guardian, self.guardian.described()]
+        return [guardian for guardian in candidates if guardian is not None]
+
+    def drawn_from(self, safe_set: Callable[[Guardian], SafeSet | None]) -> SafeSet | None:
+        """The safe set to draw a proposal from, as training did; None where that is not needed or not known.
+
+        `safe_set` is that of a guardian's rules in the current state.
+        """
+        for guardian in self._asked if self.resamples else ():
+            try:
+                found = safe_set(guardian)
+            except GxError:  # the rules raised: `certify` will use the fallback for any proposal
+                continue
+            if found is not None and _alike(found.spec, self.network.spec):
+                return found
+        return None
 
     def propose(
         self, observation: Observation, safe_set: SafeSet | None = None, *, sample: bool = False
@@ -326,11 +347,12 @@ def propose(
 
 def _safe_set(guardian: Guardian, state: State, context: Context) -> SafeSet | None:
     fields = {name: None if v is None else batch_of_one(v) for name, v in vars(context).items()}
-    try:
-        safe_sets = guardian.safe_sets(batch_of_one(state), context=fields)
-    except GxError:  # the rules raised: `certify` will use the fallback for any proposal
-        return None
+    safe_sets = guardian.safe_sets(batch_of_one(state), context=fields)
     return None if safe_sets is None else safe_sets[0]
+
+
+def _alike(spec: Spec, other: Spec | None) -> bool:
+    return other is not None and spec["kind"] == other["kind"] and code_width(spec) == code_width(other)
 
 
 def _batch(observation: Observation, space: gym.Space, what: str) -> Tree:

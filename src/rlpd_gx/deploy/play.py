@@ -109,7 +109,7 @@ def scenes(
     step, score, ending = 0, 0.0, ""
     while not ending:
         frame = _frame(env)
-        safe_set = env.safe_set() if policy.resamples and isinstance(env, GuardedEnv) else None
+        safe_set = policy.drawn_from(env.safe_set) if isinstance(env, GuardedEnv) else None
         proposed = policy.propose(observation, safe_set, sample=sample)
         observation, reward, terminated, truncated, info = env.step(proposed)
         if "guardian_stop" in info:
