@@ -90,6 +90,11 @@ class Handler(BaseHTTPRequestHandler):
         query = {name: values[-1] for name, values in parse_qs(url.query).items()}
         if not self._welcome(query):
             return
+        # a link may lead to the page, but no other site may start a replay: that runs the code of a run
+        site = self.headers.get("Sec-Fetch-Site", "none")
+        if url.path != "/" and site not in ("none", "same-origin"):
+            self._refuse(HTTPStatus.FORBIDDEN, "other sites may not ask for this")
+            return
         folder = self.server.folder
         answers: dict[str, Callable[[], Json]] = {
             "/api/runs": folder.overview,
