@@ -16,6 +16,7 @@ from rlpd_gx.report.inspector.run import held_locks, is_locked
 from rlpd_gx.report.inspector.series import BUCKETS, Histogram, Series
 from rlpd_gx.report.inspector.static import write_page
 from rlpd_gx.report.inspector.tail import Tail
+from rlpd_gx.report.records import read_run
 
 numbers = st.floats(-1e6, 1e6)
 
@@ -164,6 +165,20 @@ def test_any_json_in_any_file_is_read(tmp_path_factory, value, file, key):
     folder = Folder(root)
     folder.refresh()
     json.dumps([folder.overview(), folder.detail("run")], allow_nan=False)
+
+
+@pytest.mark.parametrize("kind", ["train", "episode", "evaluation"])
+def test_integers_that_no_float_holds_are_no_numbers(tmp_path, kind):
+    run = write_run(tmp_path / "run", steps=100)
+    huge = 10**400
+    rows = [{"kind": kind, "step": huge}, {"kind": kind, "step": 5, "return": huge, "mean": huge, "length": huge}]
+    with (run / "metrics.jsonl").open("a") as file:
+        file.write("".join(json.dumps(row) + "\n" for row in rows))
+    folder = Folder(tmp_path)
+    folder.refresh()
+    json.dumps([folder.overview(), folder.detail("run")], allow_nan=False)
+    assert folder.runs["run"].metrics.damaged == 1
+    assert len(read_run(run).rows) == len((run / "metrics.jsonl").read_text().splitlines()) - 1
 
 
 def test_nothing_outside_the_folder_is_read(tmp_path):

@@ -167,6 +167,23 @@ def test_events_arrive_while_a_run_grows(tmp_path, serve):
     assert int(second[6:]) > int(first[6:])
 
 
+def test_reading_goes_on_after_an_error(tmp_path, serve, monkeypatch, capsys):
+    monkeypatch.setattr("rlpd_gx.report.inspector.server.POLL_SECONDS", 0.01)
+    server = serve(tmp_path)
+    read, enough, whole = [], threading.Event(), server.folder.refresh
+
+    def refresh():
+        read.append(1)
+        if len(read) < 4:
+            raise RuntimeError("surprise")
+        enough.set()
+        return whole()
+
+    monkeypatch.setattr(server.folder, "refresh", refresh)
+    assert enough.wait(30)
+    assert capsys.readouterr().err.count("raised RuntimeError: surprise") == 1
+
+
 def test_a_run_without_a_policy_shows_what_was_recorded(tmp_path, serve):
     """No checkpoint: an episode is what the audit says of it, and why there is no more."""
     write_run(tmp_path / "a", steps=200, corrected=1.0)

@@ -8,6 +8,7 @@ import hmac
 import ipaddress
 import json
 import secrets
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -19,6 +20,7 @@ from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 from rlpd_gx.errors import GxError
+from rlpd_gx.loading import raised
 from rlpd_gx.report.inspector.document import csp, document
 from rlpd_gx.report.inspector.folder import Folder
 from rlpd_gx.report.inspector.replayers import Replayer, Replayers
@@ -68,9 +70,16 @@ class Inspector(ThreadingHTTPServer):
         super().server_close()
 
     def _poll(self) -> None:
-        self.folder.refresh()
-        while not self.closing.wait(POLL_SECONDS):
-            self.folder.refresh()
+        said = False
+        while True:
+            try:
+                self.folder.refresh()
+            except Exception as error:  # without this thread, pages would stay as they are and nobody would know why
+                if not said:
+                    print(f"note: reading {self.folder.root} {raised(error)}; trying again", file=sys.stderr)
+                said = True
+            if self.closing.wait(POLL_SECONDS):
+                return
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """A browser that closes a connection is no error."""
