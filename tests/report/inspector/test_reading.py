@@ -14,7 +14,7 @@ from rlpd_gx.report.inspector.corrections import Corrections
 from rlpd_gx.report.inspector.folder import Folder
 from rlpd_gx.report.inspector.run import held_locks, is_locked
 from rlpd_gx.report.inspector.series import BUCKETS, Histogram, Series
-from rlpd_gx.report.inspector.static import write_page
+from rlpd_gx.report.inspector.static import content, write_page
 from rlpd_gx.report.inspector.tail import Tail
 from rlpd_gx.report.records import read_run
 
@@ -113,6 +113,32 @@ def test_corrections_by_rule(tmp_path):
     assert sum(found.as_json()["timeline"]["counts"]["a"]) == 3
     assert found.as_json()["reasons"] == {"no answer": 1}
     assert [event["t"] for event in found.recorded(3, 2)] == [0, 1]
+
+
+def test_recorded_corrections_are_found_after_stops(tmp_path):
+    """An audit counts proposals: a stop is one, though nothing ran."""
+    run = write_run(tmp_path / "run", steps=30, audit=False)
+    lengths, stopped = [4, 0, 6, 5], [True, True, False, True]
+    rows = [
+        {"kind": "episode", "step": 10 * i, "return": 0.0, "length": lengths[i], "corrections": 1, "unsafe_events": 0,
+         "env": 0, "stopped": stopped[i]} for i in range(4)
+    ]  # fmt: skip
+    (run / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    # proposals 1 to 5, 6, 7 to 12 and 13 to 18 are those of the four episodes
+    events = [correction(2, 0.5), {"event": "stop", "step": 5, "reason": "a"}, {"event": "stop", "step": 6, "reason": "b"},
+              correction(9, 0.5), correction(13, 0.5), {"event": "stop", "step": 18, "reason": "c"}]  # fmt: skip
+    (run / "audit.jsonl").write_text("".join(json.dumps(event) + "\n" for event in events))
+    folder = Folder(tmp_path)
+    folder.refresh()
+    watched = folder.runs["run"]
+    assert (watched.firsts(), watched.first_proposals()) == ([0, 4, 4, 10], [0, 5, 6, 12])
+    expected = {(0, 4): [1, 4], (4, 6): [2], (10, 5): [0, 5]}
+    for (first, length), times in expected.items():
+        assert [event["t"] for event in watched.recorded(0, first, length)] == times
+    saved = content(folder)["recorded"]["run"]
+    assert [event["t"] for event in saved["0-4-6"]] == [2]
+    assert [event["t"] for event in saved["0-10-5"]] == [0, 5]
+    assert [event.get("reason") for event in watched.recorded(0, 0, 4)] == [None, "a"]
 
 
 def test_damaged_folders_are_shown_as_such(tmp_path):

@@ -160,7 +160,7 @@ class Handler(BaseHTTPRequestHandler):
                 raise
             run = self._run(query)
             with self.server.folder.lock:
-                recorded = run.audits[key["env"]].recorded(key["first"], key["length"])
+                recorded = run.recorded(key["env"], key["first"], key["length"])
             return {"recorded": recorded, "length": key["length"], "why": str(error)}
 
     def _try(self, body: Json) -> Json:
