@@ -115,6 +115,29 @@ def test_corrections_by_rule(tmp_path):
     assert [event["t"] for event in found.recorded(3, 2)] == [0, 1]
 
 
+def test_what_a_correction_without_a_broken_rule_is_counted_under(tmp_path):
+    path, rules = tmp_path / "audit.jsonl", [f"rule {i}" for i in range(40)]
+    start = {"event": "start", "rules": rules, "ungraded": [], "fingerprint": "", "near_miss": 0.1}
+    allowed = {"margins": {"rule 0": 0.4}, "binding": []}  # a classifier vetoes what no rule forbids
+    both = {"margins": {"rule 35": -1.0, "rule 36": -2.0}}
+    events = [
+        correction(1, 0.5) | allowed,
+        correction(2, 0.5) | both,
+        correction(3, 0.5) | allowed | {"binding": ["action space"]},
+        correction(4, 0.5, status="fallback") | {"margins": {"rule 0": None}, "reason": "rule 0 raised"},
+        {"event": "stop", "step": 5, "reason": "no answer"},
+    ]
+    path.write_text("".join(json.dumps(event) + "\n" for event in [start, *events]))
+    found = Corrections(path, tmp_path)
+    found.refresh()
+    counts = {name: sum(row) for name, row in found.as_json()["timeline"]["counts"].items()}
+    assert counts == {
+        "chosen by the guard": 1, "other rules": 1, "action space": 1, "no rule could be asked": 2,
+    }  # fmt: skip
+    assert found.rules["other rules"] == {"blocked": 2, "depth": 3.0, "deepest": 2.0}
+    assert found.tail.damaged == 0
+
+
 def test_recorded_corrections_are_found_after_stops(tmp_path):
     """An audit counts proposals: a stop is one, though nothing ran."""
     run = write_run(tmp_path / "run", steps=30, audit=False)
