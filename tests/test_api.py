@@ -253,9 +253,7 @@ def test_two_runs_given_their_objects_again_keep_them(
             gx.train(make, [gentle], steps=40, out=tmp_path / folder, **SMALL)
     for module in [module for module in sys.modules if module.startswith("given_to_rlpd_gx")]:
         monkeypatch.delitem(sys.modules, module)  # as in another process
-    runs = {
-        folder: gx.Run(tmp_path / folder, env=make, rules=[gentle]) for folder, make in makers.items()
-    }
+    runs = {folder: gx.Run(tmp_path / folder, env=make, rules=[gentle]) for folder, make in makers.items()}
     assert runs["boat"].evaluate(1)["mean"] < 0
     assert runs["quay"].evaluate(1)["mean"] == 25
     again = runs["boat"].resume(steps=50, progress=False)

@@ -102,7 +102,9 @@ def test_the_film_of_a_classifier_shows_its_vetoes(tmp_path):
     run = tiny_run(tmp_path / "run", guard="classifier", **settings)
     played = play(run, tmp_path / "video.mp4", episodes=3)
     assert (played.corrections, played.returns) == (3, [0.0] * 3)
-    drawn = play(tiny_run(tmp_path / "drawn", **TASK | {"steps": 60}, guard="replace"), tmp_path / "video.mp4")
+    drawn = play(
+        tiny_run(tmp_path / "drawn", **TASK | {"steps": 60}, guard="replace"), tmp_path / "video.mp4"
+    )
     assert drawn.returns == [0.0]  # the rules leave one action
     whole = Export.of_run(run)
     with pytest.MonkeyPatch.context() as patch:  # as an earlier version exported it: without its network

@@ -144,9 +144,7 @@ def test_a_replay_has_the_vetoes_of_the_classifier(vetoed):
         except GxError as error:
             reasons.add(str(error).partition(": ")[2])
     assert replayed > 200
-    assert reasons == {
-        "the corrections of --guard classifier follow from more than the state and its rules"
-    }
+    assert reasons == {"the corrections of --guard classifier follow from more than the state and its rules"}
 
 
 def test_a_guard_that_draws_is_named_and_failed_replays_are_closed(tmp_path, monkeypatch):

@@ -14,7 +14,8 @@ from rlpd_gx.report.inspector.corrections import Corrections
 from rlpd_gx.report.inspector.folder import Folder
 from rlpd_gx.report.inspector.run import held_locks, is_locked
 from rlpd_gx.report.inspector.series import BUCKETS, Histogram, Series
-from rlpd_gx.report.inspector.static import content, write_page
+from rlpd_gx.report.inspector.static import content as page_content
+from rlpd_gx.report.inspector.static import write_page
 from rlpd_gx.report.inspector.tail import Tail
 from rlpd_gx.report.records import read_run
 
@@ -148,8 +149,9 @@ def test_recorded_corrections_are_found_after_stops(tmp_path):
     ]  # fmt: skip
     (run / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     # proposals 1 to 5, 6, 7 to 12 and 13 to 18 are those of the four episodes
-    events = [correction(2, 0.5), {"event": "stop", "step": 5, "reason": "a"}, {"event": "stop", "step": 6, "reason": "b"},
-              correction(9, 0.5), correction(13, 0.5), {"event": "stop", "step": 18, "reason": "c"}]  # fmt: skip
+    stops = [{"event": "stop", "step": step, "reason": why} for step, why in ((5, "a"), (6, "b"), (18, "c"))]
+    corrections = [correction(step, 0.5) for step in (2, 9, 13)]
+    events = sorted([*corrections, *stops], key=lambda event: event["step"])
     (run / "audit.jsonl").write_text("".join(json.dumps(event) + "\n" for event in events))
     folder = Folder(tmp_path)
     folder.refresh()
@@ -158,7 +160,7 @@ def test_recorded_corrections_are_found_after_stops(tmp_path):
     expected = {(0, 4): [1, 4], (4, 6): [2], (10, 5): [0, 5]}
     for (first, length), times in expected.items():
         assert [event["t"] for event in watched.recorded(0, first, length)] == times
-    saved = content(folder)["recorded"]["run"]
+    saved = page_content(folder)["recorded"]["run"]
     assert [event["t"] for event in saved["0-4-6"]] == [2]
     assert [event["t"] for event in saved["0-10-5"]] == [0, 5]
     assert [event.get("reason") for event in watched.recorded(0, 0, 4)] == [None, "a"]
@@ -220,7 +222,10 @@ def test_any_json_in_any_file_is_read(tmp_path_factory, value, file, key):
 def test_integers_that_no_float_holds_are_no_numbers(tmp_path, kind):
     run = write_run(tmp_path / "run", steps=100)
     huge = 10**400
-    rows = [{"kind": kind, "step": huge}, {"kind": kind, "step": 5, "return": huge, "mean": huge, "length": huge}]
+    rows = [
+        {"kind": kind, "step": huge},
+        {"kind": kind, "step": 5, "return": huge, "mean": huge, "length": huge},
+    ]
     with (run / "metrics.jsonl").open("a") as file:
         file.write("".join(json.dumps(row) + "\n" for row in rows))
     folder = Folder(tmp_path)

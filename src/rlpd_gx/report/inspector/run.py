@@ -195,7 +195,7 @@ class WatchedRun:
     def detail(self) -> Json:
         """Everything on a run's page."""
         firsts, first_proposals = self.firsts(), self.first_proposals()
-        listed = {n: rounded(self.episodes[n][-LISTED:]) for n in EPISODE}
+        listed: Json = {n: rounded(self.episodes[n][-LISTED:]) for n in EPISODE}
         listed |= {"first": firsts[-LISTED:], "first_proposal": first_proposals[-LISTED:]}
         audits = [audit.as_json() for audit in self.audits]
         audit = result if isinstance(result := self.result.value.get("audit"), dict) else {}

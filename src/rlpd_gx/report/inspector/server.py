@@ -74,7 +74,7 @@ class Inspector(ThreadingHTTPServer):
         while True:
             try:
                 self.folder.refresh()
-            except Exception as error:  # without this thread, pages would stay as they are and nobody would know why
+            except Exception as error:  # without this thread, pages would silently stay as they are
                 if not said:
                     print(f"note: reading {self.folder.root} {raised(error)}; trying again", file=sys.stderr)
                 said = True
