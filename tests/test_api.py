@@ -1,5 +1,6 @@
 """`gx.train` as a person uses it: an environment and rules made up in the same file."""
 
+import json
 import subprocess
 import sys
 import textwrap
@@ -192,6 +193,22 @@ def test_a_dataset_with_actions_that_the_environment_lacks_is_refused(tmp_path: 
         gx.train("CartPole-v1", offline=load(tmp_path / "pole.npz"), steps=1, out=tmp_path / "pole", **SMALL)
 
 
+@pytest.mark.filterwarnings("ignore:rule 'gentle' is not batched")
+def test_a_mistake_leaves_no_copy_of_the_dataset(tmp_path: Path) -> None:
+    from rlpd_gx.replay.offline import load
+
+    data, out = load(log(tmp_path)), tmp_path / "boat"
+    with pytest.raises(gx.GxError, match="tree-backup needs discrete actions"):
+        gx.train(Boat, [gentle], data, steps=30, sampler="tree-backup", out=out, **SMALL)
+    assert not out.exists()
+    run = gx.train(Boat, [gentle], data, steps=30, out=out, **SMALL)
+    assert run.result["rows"]["offline"] > 0
+    plain = gx.train(Boat, [gentle], steps=30, out=tmp_path / "plain", **SMALL)
+    with pytest.raises(gx.GxError, match="holds a run already"):
+        gx.train(Boat, [gentle], data, steps=30, out=plain.folder, **SMALL)
+    assert not (plain.folder / "offline").exists()
+
+
 def test_an_environment_that_is_made_already_is_refused(tmp_path: Path) -> None:
     with pytest.raises(gx.GxError, match="give its class"):
         gx.train(Boat(), [gentle], out=tmp_path / "boat")  # type: ignore[arg-type]
@@ -225,6 +242,52 @@ def test_objects_of_another_process_are_handed_over_again(tmp_path: Path) -> Non
     assert "begun from Python" in alone.stderr
     again = call("mine.py", "again")
     assert again.stdout.strip() == "60", again.stderr
+
+
+class Quay(Boat):
+    """The same with another reward, so that a return tells which of them was played."""
+
+    def step(self, action):
+        observation, _, terminated, truncated, info = super().step(action)
+        return observation, 1.0, terminated, truncated, info
+
+
+NAMES = {"new": None, "of an earlier version": "given_to_rlpd_gx_1"}
+
+
+@pytest.mark.parametrize("name", NAMES.values(), ids=NAMES)
+def test_two_runs_given_their_objects_again_keep_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str | None
+) -> None:
+    makers = {"boat": lambda **kwargs: Boat(), "quay": lambda **kwargs: Quay()}
+    for folder, make in makers.items():
+        with monkeypatch.context() as patch:
+            if name is not None:
+                patch.delitem(sys.modules, name, raising=False)
+                patch.setattr("rlpd_gx.api.secrets.token_hex", lambda count: "1")
+            gx.train(make, [gentle], steps=40, out=tmp_path / folder, **SMALL)
+    for module in [module for module in sys.modules if module.startswith("given_to_rlpd_gx")]:
+        monkeypatch.delitem(sys.modules, module)  # as in another process
+    runs = {folder: gx.Run(tmp_path / folder, env=make, rules=[gentle]) for folder, make in makers.items()}
+    assert runs["boat"].evaluate(1)["mean"] < 0
+    assert runs["quay"].evaluate(1)["mean"] == 25
+    again = runs["boat"].resume(steps=50, progress=False)
+    assert runs["quay"].resume(steps=50, progress=False).result["evaluation"]["mean"] == 25
+    assert again.evaluate(1)["mean"] < 0
+
+
+def test_a_run_of_another_process_leaves_a_live_one_alone(tmp_path: Path) -> None:
+    makers = [lambda **kwargs: Boat(), lambda **kwargs: Quay()]
+    live, other = (
+        gx.train(make, [gentle], steps=40, out=tmp_path / str(number), **SMALL)
+        for number, make in enumerate(makers)
+    )
+    names = [json.loads((run.folder / "config.json").read_text())["env"] for run in (live, other)]
+    assert names[0] != names[1]
+    # numbers that begin again in each process gave both this name
+    assert not {f"given_to_rlpd_gx_{n}:env" for n in range(1, 100)} & set(names)
+    gx.Run(other.folder, env=makers[1], rules=[gentle])
+    assert live.evaluate(1)["mean"] < 0
 
 
 class Mixed(gym.Env):

@@ -19,6 +19,7 @@ import rlpd_gx as gx
 from rlpd_gx import guards
 from rlpd_gx.cli import COMMANDS, main
 from rlpd_gx.config import PRESETS
+from rlpd_gx.loop.guard_identity import OPTIONS
 from rlpd_gx.settings import SETTINGS
 
 ROOT = Path(__file__).parent.parent
@@ -190,6 +191,12 @@ def test_every_setting_preset_and_guard_is_described_and_none_besides():
     assert sorted(rows) == sorted(PRESETS)
     rows = re.findall(r"^\| `([a-z-]+)` \|", page.partition("## Guards")[2].partition("\n## ")[0], re.M)
     assert sorted(rows) == sorted(guards.NAMES)
+
+
+def test_the_options_of_load_policy_are_those_that_it_takes():
+    text = " ".join((ROOT / "docs/deploy.md").read_text().split())
+    listed = re.search(r"the options that their module had when the policy was trained: (.+?)\. ", text)
+    assert sorted(re.findall(r"`(\w+)`", listed[1])) == sorted(OPTIONS)
 
 
 def anchors(page: Path) -> set[str]:

@@ -2,9 +2,12 @@
 
 import itertools
 import json
+import secrets
 import shlex
+import shutil
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
 from types import ModuleType
@@ -70,9 +73,14 @@ def train(
         values["offline"] = str(offline)
     config = configure(preset, values, "gx.train")
     folder = Path(out) if out is not None else new_folder(config)
-    if dataset is not None:
-        config = configure(preset, values | {"offline": str(dataset.save(folder / "offline"))}, "gx.train")
-    return begin(config, folder, command="gx.train(...)", progress=progress, track=track)
+    common: Json = {"command": "gx.train(...)", "progress": progress, "track": track}
+    if dataset is None:
+        return begin(config, folder, **common)
+    RunFolder.refuse_another(folder)
+    config = configure(preset, values | {"offline": str(folder / "offline")}, "gx.train")
+    with _saved(dataset, folder):
+        task = checked(config, track)
+    return started(task, folder, **common)
 
 
 class Run:
@@ -90,8 +98,10 @@ class Run:
         guard_options: JsonMapping | None = None,
     ) -> None:
         self.folder = Path(folder)
+        self._objects: Json = {}
         if env is not None or rules is not None:
-            given_again(self.folder, env=env, rules=rules, **(guard_options or {}))
+            self._objects = {**(guard_options or {}), "env": env, "rules": rules}
+            self._register()
 
     @property
     def result(self) -> Json:
@@ -102,6 +112,7 @@ class Run:
     @cached_property
     def policy(self) -> Policy:
         """The trained policy with its guard: `run.policy.act(observation).action`."""
+        self._register()
         return load(self.folder)
 
     def evaluate(
@@ -116,6 +127,7 @@ class Run:
         measured = tuple(metrics)
         for name in measured:
             find(name)  # report a mistake before playing any episode
+        self._register()
         learner, environments = load_learner(self.folder)
         if sample is None:
             sample = describe(RunFolder.open(self.folder)[1].run.env).sample_in_evaluation
@@ -128,7 +140,8 @@ class Run:
 
     def resume(self, steps: int | None = None, *, progress: bool = True, track: Iterable[str] = ()) -> "Run":
         """Resume after an interruption, or train for more `steps` than the run was started with."""
-        return continued(self.folder, steps, progress=progress, track=track)
+        self._register()
+        return self._shared(continued(self.folder, steps, progress=progress, track=track))
 
     def fork(
         self,
@@ -146,7 +159,19 @@ class Run:
         """
         path = None if out is None else Path(out)
         command = "gx.Run.fork(...)"
-        return forked(self.folder, step, path, settings, command=command, progress=progress, track=track)
+        self._register()
+        return self._shared(
+            forked(self.folder, step, path, settings, command=command, progress=progress, track=track)
+        )
+
+    def _register(self) -> None:
+        """Before each use: a run of an earlier version may share its module's name with another run."""
+        if self._objects:
+            given_again(self.folder, **self._objects)
+
+    def _shared(self, run: "Run") -> "Run":
+        run._objects = self._objects
+        return run
 
     def __repr__(self) -> str:
         score = self.result.get("evaluation", {}).get("mean")
@@ -162,9 +187,27 @@ def begin(
     track: Iterable[str] = (),
 ) -> Run:
     """Train a config to its end, in a new run folder."""
+    return started(checked(config, track), folder, command=command, progress=progress, track=track)
+
+
+def checked(config: Config, track: Iterable[str] = ()) -> Task:
+    """The task of a config, with what is wrong in the request found before a folder is made."""
     task = Task(config)
     check_services(track)
     check(task)
+    return task
+
+
+def started(
+    task: Task,
+    folder: Path,
+    *,
+    command: str | None = None,
+    progress: bool = True,
+    track: Iterable[str] = (),
+) -> Run:
+    """Train a checked task to its end, in a new run folder."""
+    config = task.config
     if progress and not config.run.rules:
         print("no rules: training without a guard", file=sys.stderr)
     elif progress and (left_out := task.unbacked_rules):
@@ -229,6 +272,18 @@ def check(task: Task) -> None:
         raise GxError("cloning and --warm-start-updates learn from offline data: give --offline")
 
 
+@contextmanager
+def _saved(dataset: OfflineDataset, folder: Path) -> Iterator[None]:
+    """The dataset in the folder of a run to be; an error in the block takes it back."""
+    new = not folder.exists()
+    saved = dataset.save(folder / "offline")
+    try:
+        yield
+    except BaseException:
+        shutil.rmtree(folder if new else saved, ignore_errors=True)
+        raise
+
+
 def new_folder(config: Config) -> Path:
     """A folder in runs/ that does not exist yet."""
     environment = config.run.env.rpartition(":")[2].replace("/", "-")
@@ -259,8 +314,8 @@ def given_again(folder: Path, **objects: object) -> None:
 
 def _given(env: object, rules: object, options: JsonMapping | None) -> ModuleType:
     """A module that holds the objects, so that settings can name them as `module:name` like any other."""
-    number = next(n for n in itertools.count(1) if f"{GIVEN}_{n}" not in sys.modules)
-    module = ModuleType(f"{GIVEN}_{number}", "Objects passed to gx.train.")
+    # in no other process either: a run folder keeps the name, and may be opened beside any other
+    module = ModuleType(f"{GIVEN}_{secrets.token_hex(8)}", "Objects passed to gx.train.")
     vars(module).update(options or {}, env=env, rules=rules)
     sys.modules[module.__name__] = module
     return module

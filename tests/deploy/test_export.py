@@ -4,6 +4,7 @@ import importlib
 import json
 import subprocess
 import sys
+from contextlib import closing
 from dataclasses import replace
 
 import gymnasium as gym
@@ -14,6 +15,7 @@ from tiny_runs import tiny_run
 import rlpd_gx as gx
 from rlpd_gx.deploy import spaces
 from rlpd_gx.deploy.export import ABOUT, TENSORS, Export
+from rlpd_gx.deploy.play import drawable, scenes
 from rlpd_gx.loop.resume import load_learner, resume
 
 RULES = """
@@ -157,6 +159,62 @@ def test_a_resampled_policy_never_proposes_what_is_forbidden(made):
         policy.act(np.ones(1, np.float32), state="nonsense")
     verdict = policy.act(np.full(1, np.nan, np.float32), state=np.ones(1))
     assert verdict.action in (0, 1)  # whatever the actor makes of NaN
+
+
+PARTLY = """
+import numpy as np
+import rlpd_gx as gx
+
+class Seen:  # no array: rules that read it cannot be stored
+    def __init__(self, first):
+        self.first = first
+
+def state(env, observation, info):
+    return Seen(float(observation[0]))
+
+@gx.bounds_rule(name="narrow")
+def narrow(seen):
+    return np.full(1, -1.0), np.full(1, 1.0)
+
+@gx.rule(name="any")
+def anything(seen, action):
+    if seen.first == 7:
+        raise ValueError("seven")
+    return bool(action[0] < 0.5)
+
+rules = [narrow, anything]
+fallback = np.zeros(1, np.float32)
+"""
+
+
+@pytest.mark.filterwarnings("ignore:rule 'any' is not batched")
+def test_a_policy_is_drawn_from_the_rules_that_could_be_stored(home, tmp_path):
+    """As in training: from those with a finite description, where others cannot be stored."""
+    (home / "export_partly.py").write_text(PARTLY)
+    run = tiny_run(
+        tmp_path / "run", env="Pendulum-v1", rules="export_partly:rules", rules_state="export_partly:state",
+        execution="resample",
+    )  # fmt: skip
+    Export.of_run(run).write(tmp_path / "policy")
+    policy, seen = gx.load_policy(tmp_path / "policy", seed=3), sys.modules["export_partly"].Seen
+    observation = np.zeros(3, np.float32)
+    proposed = [policy.act(observation, state=seen(0.0), sample=True).proposed[0] for _ in range(40)]
+    assert max(map(abs, proposed)) <= 1 + 1e-6
+    assert max(proposed) > 0.5  # the other rule only corrects
+    free = [policy.propose(observation, sample=True)[0] for _ in range(40)]
+    assert max(map(abs, free)) > 1.2
+    assert load_learner(run)[1].described is not None
+    # a rule that raises leaves the described ones, and the verdict its fallback
+    verdict = policy.act(observation, state=seen(7.0), sample=True)
+    assert verdict.status is gx.Status.FALLBACK
+    assert abs(verdict.proposed[0]) <= 1 + 1e-6
+    with closing(drawable(policy)) as env:
+        film = list(scenes(policy, env, 0, sample=True, max_steps=15))
+        assert all(abs(scene.verdict.proposed[0]) <= 1 + 1e-6 for scene in film[:-1])
+        with pytest.MonkeyPatch.context() as patch:  # the film continues where a rule fails
+            patch.setattr(env, "_state_of", lambda *current: seen(7.0))
+            film = list(scenes(policy, env, 0, sample=True, max_steps=3))
+    assert [scene.verdict.status for scene in film[:-1]] == [gx.Status.FALLBACK] * 3
 
 
 def test_a_policy_that_was_only_watched_is_only_watched(made):
@@ -392,6 +450,31 @@ def test_a_write_that_fails_leaves_nothing(made, tmp_path):
         export.write(tmp_path / "file" / "below")
     export.write(tmp_path / "new" / "folder")
     assert [p.name for p in (tmp_path / "new").iterdir()] == ["folder"]
+
+
+@pytest.mark.parametrize("guard", ["replace", "classifier", "replace+penalty=2"])
+def test_what_the_rules_alone_cannot_repeat_is_refused(made, tmp_path, guard):
+    run = tiny_run(tmp_path / "run", **SETTINGS["lure"], guard=guard)
+    with pytest.raises(gx.GxError, match="whose corrections follow from more than the rules"):
+        Export.of_run(run).write(tmp_path / "policy")
+    with pytest.raises(gx.GxError, match="whose corrections follow from more than the rules"):
+        gx.load_policy(run)
+    assert [path.name for path in tmp_path.iterdir()] == ["run"]
+    whole = Export.read(made("lure")[1])  # as an earlier version exported it
+    whole = replace(whole, about=whole.about | {"guard": guard})
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Export, "refuse_other_execution", lambda self: None)
+        whole.write(tmp_path / "older")
+    with pytest.raises(gx.GxError, match="whose corrections follow from more than the rules"):
+        gx.load_policy(tmp_path / "older")
+
+
+@pytest.mark.parametrize("guard", ["lagrangian", "penalty", "guardian+penalty", "shield"])
+def test_guards_whose_rules_decide_are_exported(tmp_path, guard):
+    run = tiny_run(tmp_path / "run", **SETTINGS["lure"], guard=guard)
+    Export.of_run(run).write(tmp_path / "policy")
+    verdicts = [gx.load_policy(tmp_path / "policy").act(np.ones(1, np.float32), sample=True) for _ in "123"]
+    assert all(verdict.enforced == (guard in ("guardian+penalty", "shield")) for verdict in verdicts)
 
 
 @pytest.mark.parametrize(

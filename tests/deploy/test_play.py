@@ -8,6 +8,7 @@ import imageio_ffmpeg
 import numpy as np
 import pytest
 from tiny_runs import tiny_run
+from two_temptations import TASK
 
 import rlpd_gx as gx
 from rlpd_gx.deploy.export import Export, load_policy
@@ -93,6 +94,24 @@ def test_returns_are_those_of_an_evaluation_and_of_the_export(pole, tmp_path):
     Export.of_run(pole).write(tmp_path / "policy")
     for folder in (pole, tmp_path / "policy"):
         assert play(folder, tmp_path / "video.mp4", episodes=2, seed=11).returns == returns
+
+
+def test_the_film_of_a_classifier_shows_its_vetoes(tmp_path):
+    """Each episode is one step, in which the Learner wants the unsafe action."""
+    settings = TASK | {"env_kwargs": {"length": 1}, "utd": 1, "normalise": False, "steps": 400}
+    run = tiny_run(tmp_path / "run", guard="classifier", **settings)
+    played = play(run, tmp_path / "video.mp4", episodes=3)
+    assert (played.corrections, played.returns) == (3, [0.0] * 3)
+    drawn = play(
+        tiny_run(tmp_path / "drawn", **TASK | {"steps": 60}, guard="replace"), tmp_path / "video.mp4"
+    )
+    assert drawn.returns == [0.0]  # the rules leave one action
+    whole = Export.of_run(run)
+    with pytest.MonkeyPatch.context() as patch:  # as an earlier version exported it: without its network
+        patch.setattr(Export, "refuse_other_execution", lambda self: None)
+        whole.write(tmp_path / "policy")
+    with pytest.raises(gx.GxError, match="whose corrections follow from more than the rules"):
+        play(tmp_path / "policy", tmp_path / "video.mp4")
 
 
 def test_an_intervention_names_both_actions(pong):

@@ -13,9 +13,11 @@ REWARD = np.array([[0.0, 1.0], [0.0, 0.4]])  # of state and action; action 1 is 
 class TwoTemptations(gym.Env):
     """Two steps: at the first the unsafe action pays 1, at the second 0.4; the safe ones pay nothing."""
 
+    metadata = {"render_modes": ["rgb_array"], "render_fps": 10}  # noqa: RUF012
     observation_space = gym.spaces.Box(-1.0, 1.0, (1,), np.float32)
 
-    def __init__(self, continuous: bool = False, length: int = 2) -> None:
+    def __init__(self, continuous: bool = False, length: int = 2, render_mode: str | None = None) -> None:
+        self.render_mode = render_mode
         self.action_space = (
             gym.spaces.Box(-1.0, 1.0, (1,), np.float32) if continuous else gym.spaces.Discrete(2)
         )
@@ -34,6 +36,9 @@ class TwoTemptations(gym.Env):
         reward = float(REWARD[self.at, risky])
         self.at += 1
         return self._seen(), reward, self.at == self.length, False, {"risky": bool(risky)}
+
+    def render(self) -> Any:
+        return np.full((16, 16, 3), 60 * self.at, np.uint8)
 
     def snapshot(self) -> dict[str, Any]:
         return {"at": self.at}

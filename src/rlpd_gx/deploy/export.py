@@ -4,8 +4,9 @@ import hashlib
 import json
 import os
 import platform
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -28,10 +29,10 @@ from rlpd_gx.guardian.named import named_rules
 from rlpd_gx.guardian.reading import batch_of_one
 from rlpd_gx.learner.policy import PolicyNetwork, restored
 from rlpd_gx.loop.guard_identity import OPTIONS, GuardIdentity
-from rlpd_gx.loop.resume import last_saved
+from rlpd_gx.loop.resume import last_saved, restored_learner
 from rlpd_gx.loop.task import Task
 from rlpd_gx.rules import Rule
-from rlpd_gx.safe_sets import SafeSet
+from rlpd_gx.safe_sets import SafeSet, Spec, code_width
 from rlpd_gx.trees import Json, JsonMapping, Tree
 from rlpd_gx.types import Array, Context, ContextLike, Observation, State, Status, Verdict
 
@@ -50,6 +51,8 @@ class Export:
     """Actor and encoder: the `state_dict()` of the policy network."""
     source: str
     """The folder it was read from, for error messages."""
+    run: Task | None = None
+    """The task of the run it was read from, with all that its guard has learned."""
 
     @classmethod
     def find(cls, path: str | os.PathLike[str]) -> "Export":
@@ -88,7 +91,9 @@ class Export:
                 f"{', '.join(identity.unreadable)}; read such things when the module is imported, and train again"
             )
         about["fingerprints"] = dict(identity.fingerprints)
-        return cls(about, loaded.state["learner"]["policy"], str(path))
+        if not task.guard.exportable:  # its environments ask what it has learned
+            restored_learner(task, loaded.state)
+        return cls(about, loaded.state["learner"]["policy"], str(path), task)
 
     @classmethod
     def read(cls, path: Path) -> "Export":
@@ -119,6 +124,7 @@ class Export:
 
     def write(self, folder: Path) -> None:
         """Make a new folder, or nothing."""
+        self.refuse_other_execution()
         if folder.exists():
             raise GxError(f"{folder}: exists already; choose another --out")
         tensors = tensors_to_bytes({name: t.cpu().contiguous() for name, t in self.tensors.items()})
@@ -126,6 +132,20 @@ class Export:
         with whole_folder(folder) as temporary:
             (temporary / TENSORS).write_bytes(tensors)
             (temporary / ABOUT).write_text(f"{about}\n")
+
+    def refuse_other_execution(self) -> None:
+        """Raise if the guard of the training executed something else than its rules alone decide."""
+        guard = self.about["guard"]
+        try:
+            exportable = guards.find(guard).exportable
+        except GxError:  # an unknown one is refused by whoever uses it
+            return
+        if self.about["rules"] and not exportable:
+            raise GxError(
+                f"{self.source}: was trained with --guard {guard}, whose corrections follow from more than the rules, "
+                "so a policy outside its run could not repeat them; use the run itself (`rlpd-gx play`, "
+                "`gx.Run(folder).evaluate()`), or train under another guard"
+            )
 
     @property
     def observation_space(self) -> gym.Space:
@@ -139,6 +159,8 @@ class Export:
 
     def task(self, **env_kwargs: Any) -> Task:
         """The task it was trained on, with other options of the environment."""
+        if self.run is not None:
+            return self.run.with_env_kwargs(**env_kwargs)
         asked = {name: self.about[name] for name in ASKED}
         asked["env_kwargs"] = asked["env_kwargs"] | env_kwargs
         return Task(settings.with_values(Config(), asked, f"{self.source}/{ABOUT}"))
@@ -236,7 +258,7 @@ class Policy:
             return Verdict(proposed, proposed, Status.ALLOWED, suggestion=proposed)
         state = self._state(observation, state)
         context = self._context(context)
-        safe_set = _safe_set(self.guardian, state, context) if self.resamples else None
+        safe_set = self.drawn_from(lambda asked: _safe_set(asked, state, context))
         proposed = self.propose(observation, safe_set, sample=sample)
         return self.guardian.certify(state, proposed, context=context)
 
@@ -244,6 +266,26 @@ class Policy:
     def resamples(self) -> bool:
         """Whether proposals are drawn from the safe set (execution = resample)."""
         return self.network.config.execution == "resample" and self.network.spec is not None
+
+    @cached_property
+    def _asked(self) -> "list[Guardian]":
+        """Which rules may have been drawn from in training: all of them, or those with a finite description."""
+        candidates = [] if self.guardian is None else [self.guardian, self.guardian.described()]
+        return [guardian for guardian in candidates if guardian is not None]
+
+    def drawn_from(self, safe_set: Callable[[Guardian], SafeSet | None]) -> SafeSet | None:
+        """The safe set to draw a proposal from, as training did; None where that is not needed or not known.
+
+        `safe_set` is that of a guardian's rules in the current state.
+        """
+        for guardian in self._asked if self.resamples else ():
+            try:
+                found = safe_set(guardian)
+            except GxError:  # the rules raised: `certify` will use the fallback for any proposal
+                continue
+            if found is not None and _alike(found.spec, self.network.spec):
+                return found
+        return None
 
     def propose(
         self, observation: Observation, safe_set: SafeSet | None = None, *, sample: bool = False
@@ -284,7 +326,9 @@ def load_policy(
         raise GxError(f"load_policy has no option {unknown[0]!r}; beside rules it takes {', '.join(OPTIONS)}")
     if options and rules is None:
         raise GxError(f"load_policy takes {', '.join(options)} only together with rules")
-    return Policy(Export.find(path), seed, rules, options)
+    policy = Policy(Export.find(path), seed, rules, options)
+    policy.export.refuse_other_execution()
+    return policy
 
 
 def propose(
@@ -303,11 +347,12 @@ def propose(
 
 def _safe_set(guardian: Guardian, state: State, context: Context) -> SafeSet | None:
     fields = {name: None if v is None else batch_of_one(v) for name, v in vars(context).items()}
-    try:
-        safe_sets = guardian.safe_sets(batch_of_one(state), context=fields)
-    except GxError:  # the rules raised: `certify` will use the fallback for any proposal
-        return None
+    safe_sets = guardian.safe_sets(batch_of_one(state), context=fields)
     return None if safe_sets is None else safe_sets[0]
+
+
+def _alike(spec: Spec, other: Spec | None) -> bool:
+    return other is not None and spec["kind"] == other["kind"] and code_width(spec) == code_width(other)
 
 
 def _batch(observation: Observation, space: gym.Space, what: str) -> Tree:

@@ -9,7 +9,9 @@ import os
 import sys
 import warnings
 from collections import OrderedDict
-from dataclasses import replace
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -22,11 +24,14 @@ from rlpd_gx.deploy.replaying import Replay, guarded_layer
 from rlpd_gx.deploy.safe_set_shapes import Shapes
 from rlpd_gx.envs.description import describe, learner_view
 from rlpd_gx.errors import GxError
+from rlpd_gx.guardian import GuardedEnv
+from rlpd_gx.learner import QLearner
 from rlpd_gx.loading import raised
-from rlpd_gx.loop.resume import last_saved
+from rlpd_gx.loop.resume import last_saved, restored_learner
 from rlpd_gx.loop.task import Task
 from rlpd_gx.loop.train import EVALUATION_SEED
 from rlpd_gx.replay.stored_steps import stored_steps
+from rlpd_gx.safe_sets import SafeSet
 from rlpd_gx.trees import Json, Tree
 from rlpd_gx.types import Action, Array
 
@@ -43,12 +48,18 @@ class Moments:
         self.state, self.saved_at = loaded.state, loaded.step
         self.known: OrderedDict[str, Replay] = OrderedDict()
 
+    @cached_property
+    def learner(self) -> QLearner:
+        """The saved learner; the guard has what it had learned by then."""
+        return restored_learner(self.task, self.state)
+
     def replay(self, key: Json) -> Replay:
         """An episode by its key, from the few that are kept or played again."""
         name = json.dumps(key, sort_keys=True)
         if name not in self.known:
             made = self.evaluation(key["index"]) if key["kind"] == "evaluation" else self.training(**key)
             if not len(made):
+                made.env.close()
                 raise GxError(f"this episode has no step ({made.ending or 'nothing was recorded'})")
             self.known[name] = made
             while len(self.known) > KEPT:
@@ -66,24 +77,24 @@ class Moments:
         every, before = config.run.evaluate_every, self.saved_at - config.run.num_envs
         due = every > 0 and self.saved_at // every > before // every
         same = last is not None and (due or self.saved_at >= config.run.steps)
-        learner = self.task.learner()
-        learner.load_state(self.state["learner"])
+        learner = self.learner
         seed = EVALUATION_SEED + 1_000 * config.run.seed
         generator = torch.Generator(learner.device).manual_seed(seed)
         sample = describe(config.run.env).sample_in_evaluation
-        env = drawable(self.task, evaluation=True)
-        # sampled actions share one generator: the episodes before come first
-        for episode in range(0 if sample else index, index + 1):
-            played = Replay(env)
-            observation, _ = env.reset(seed=seed + episode)
-            over = False
-            while not over and len(played) < MOST_STEPS:
-                sets = None
-                if learner.config.execution == "resample" and played.guarded is not None:
-                    sets = self.task.encode(played.guarded.safe_set(self.task.example.described))[None]
-                batch = trees.stack([learner_view(observation)])
-                proposed = learner.act(batch, sets, explore=sample, generator=generator)[0]
-                observation, over = played.step(played.actions.executed(proposed))
+        env = self._world(evaluation=True)
+        with _closed_on_error(env):
+            # sampled actions share one generator: the episodes before come first
+            for episode in range(0 if sample else index, index + 1):
+                played = Replay(env)
+                observation, _ = env.reset(seed=seed + episode)
+                over = False
+                while not over and len(played) < MOST_STEPS:
+                    sets = None
+                    if learner.config.execution == "resample" and played.guarded is not None:
+                        sets = self.task.encode(self._safe_set(played.guarded))[None]
+                    batch = trees.stack([learner_view(observation)])
+                    proposed = learner.act(batch, sets, explore=sample, generator=generator)[0]
+                    observation, over = played.step(played.actions.executed(proposed))
         played.at = len(played)
         score = sum(played.rewards)
         if same:
@@ -93,7 +104,7 @@ class Moments:
                 f"Replayed by the policy saved at step {self.saved_at:,}; the return equals the recorded one."
                 if agrees
                 else f"Replayed by the policy saved at step {self.saved_at:,}, but the recorded return was {then:.6g}: "
-                "this run does not repeat itself."
+                f"{self._blamed_guard or 'this run does not repeat itself'}."
             )
         else:
             played.note = (
@@ -110,21 +121,22 @@ class Moments:
         steps = np.flatnonzero(rows["is_step"])
         if first + length > len(steps):
             raise GxError(f"this episode is newer than the last checkpoint (step {self.saved_at:,})")
-        world = drawable(self.task, evaluation=False)
-        starts = np.flatnonzero(rows["episode_step"] == 0)
-        target = int(steps[first])
-        observation = self._reach(world, rows, starts, target, self.task.config.run.seed + env)
-        played = Replay(world)
-        for place in steps[first : first + length].tolist():
-            if len(played) and rows["episode_step"][place] == 0:
-                played.resets.add(len(played))
-                observation, _ = world.reset()
-            if not self._matches(observation, rows, place):
-                raise self._differs(len(played))
-            observation, _ = played.step(self._action(rows["proposed_action"][place]))
-            done = played.actions.chosen(played.verdicts[-1].action) if len(played) else None
-            if done is None or not np.array_equal(done, rows["executed_action"][place]):
-                raise self._differs(len(played))
+        world = self._world(evaluation=False)
+        with _closed_on_error(world):
+            starts = np.flatnonzero(rows["episode_step"] == 0)
+            target = int(steps[first])
+            observation = self._reach(world, rows, starts, target, self.task.config.run.seed + env)
+            played = Replay(world)
+            for place in steps[first : first + length].tolist():
+                if len(played) and rows["episode_step"][place] == 0:
+                    played.resets.add(len(played))
+                    observation, _ = world.reset()
+                if not self._matches(observation, rows, place):
+                    raise self._differs(len(played))
+                observation, _ = played.step(self._action(rows["proposed_action"][place]))
+                done = played.actions.chosen(played.verdicts[-1].action) if len(played) else None
+                if done is None or not np.array_equal(done, rows["executed_action"][place]):
+                    raise self._differs(len(played), self._blamed_guard)
         played.at = len(played)
         played.note = (
             "Replayed from the stored proposals; every observation and executed action equals the stored one."
@@ -174,10 +186,27 @@ class Moments:
                     return False
         return True
 
-    def _differs(self, step: int) -> GxError:
-        return GxError(
-            f"replaying this episode differs from what was stored (step {step}): the environment does not repeat itself"
-        )
+    def _differs(self, step: int, why: str = "") -> GxError:
+        why = why or "the environment does not repeat itself"
+        return GxError(f"replaying this episode differs from what was stored (step {step}): {why}")
+
+    @property
+    def _blamed_guard(self) -> str:
+        """Why a replay may execute other actions; nothing where rules alone decide."""
+        if self.task.guard.exportable or self.task.example.guardian is None:
+            return ""
+        return f"the corrections of --guard {self.task.config.run.guard} follow from more than the state and its rules"
+
+    def _world(self, *, evaluation: bool) -> gym.Env:
+        if not self.task.guard.exportable:  # its environments ask what it has learned
+            _ = self.learner
+        return drawable(self.task, evaluation=evaluation)
+
+    def _safe_set(self, guarded: GuardedEnv) -> SafeSet | None:
+        try:
+            return guarded.safe_set(self.task.example.described)
+        except GxError:  # the verdict will fall back and say why
+            return None
 
     def answer(self, request: Json) -> tuple[Json, bytes]:
         """What the inspector asks for."""
@@ -198,12 +227,20 @@ def drawable(task: Task, *, evaluation: bool) -> gym.Env:
     """The environment of a task behind its guard, able to render where it can."""
     if sys.platform == "linux" and not os.environ.get("DISPLAY"):
         os.environ.setdefault("MUJOCO_GL", "egl")  # lets MuJoCo render without a screen
-    run = task.config.run
-    drawing = replace(run, env_kwargs=run.env_kwargs | {"render_mode": "rgb_array"})
     try:
-        return Task(replace(task.config, run=drawing)).make_env(evaluation=evaluation)
+        return task.with_env_kwargs(render_mode="rgb_array").make_env(evaluation=evaluation)
     except GxError:  # an environment that cannot be drawn can still be replayed
         return task.make_env(evaluation=evaluation)
+
+
+@contextmanager
+def _closed_on_error(env: gym.Env) -> Iterator[None]:
+    """A replay that succeeds keeps its environment."""
+    try:
+        yield
+    except BaseException:
+        env.close()
+        raise
 
 
 def serve(folder: Path) -> None:

@@ -61,6 +61,8 @@ def play(
     if video.suffix != ".mp4":
         raise GxError(f"--out {video}: a video is a .mp4 file")
     policy = Policy(Export.find(path), seed)
+    if policy.export.run is None:  # a run has all of its guard
+        policy.export.refuse_other_execution()
     returns, steps, corrections, frames = [], 0, 0, 0
     with closing(drawable(policy)) as env, _whole(video) as unfinished:
         artist, rate = Artist(env), float(env.metadata.get("render_fps") or 30)
@@ -107,7 +109,7 @@ def scenes(
     step, score, ending = 0, 0.0, ""
     while not ending:
         frame = _frame(env)
-        safe_set = env.safe_set() if policy.resamples and isinstance(env, GuardedEnv) else None
+        safe_set = policy.drawn_from(env.safe_set) if isinstance(env, GuardedEnv) else None
         proposed = policy.propose(observation, safe_set, sample=sample)
         observation, reward, terminated, truncated, info = env.step(proposed)
         if "guardian_stop" in info:

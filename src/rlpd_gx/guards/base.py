@@ -35,6 +35,14 @@ class Guard:
         """Whether another action than the proposed one may be executed."""
         return self.mode == "enforce"
 
+    @property
+    def exportable(self) -> bool:
+        """Whether rules and `mode` alone decide what is executed: all that an exported policy has of a guard.
+
+        Not where `environment` is overridden, unless the guard says so itself.
+        """
+        return type(self).environment is Guard.environment
+
     def begin(self, seed: int, *, watched: bool) -> Self:
         """The guard of one run; `watched`: its task reports unsafe events."""
         return self

@@ -49,6 +49,10 @@ class Lagrangian(Guard):
     def begin(self, seed: int, *, watched: bool) -> Self:
         return replace(self, run=Run(seed, watched))
 
+    @property
+    def exportable(self) -> bool:
+        return True  # `environment` only remembers what it made
+
     def environment(self, env: "gym.Env", rules: Any, **options: Any) -> "gym.Env":
         guarded = super().environment(env, rules, **options)
         if options.get("audit") is not None:

@@ -34,6 +34,10 @@ class Penalty(Guard):
     def corrects(self) -> bool:
         return self.base.corrects
 
+    @property
+    def exportable(self) -> bool:
+        return self.base.exportable
+
     def begin(self, seed: int, *, watched: bool) -> Self:
         return replace(self, base=self.base.begin(seed, watched=watched))
 

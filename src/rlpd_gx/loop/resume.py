@@ -248,10 +248,15 @@ def _recall(rules: list[Lookahead], memories: list[Json]) -> None:
 def trained(path: Path) -> tuple[QLearner, Task]:
     """The learner of a run as it was last saved, and its task with what the guard has learned."""
     _, task, loaded = last_saved(path)
+    return restored_learner(task, loaded.state), task
+
+
+def restored_learner(task: Task, state: dict[str, Any]) -> QLearner:
+    """The learner in the state of a checkpoint; the task's guard gets back what it has learned."""
     learner = task.learner()
-    learner.load_state(loaded.state["learner"])
-    task.guard.load_state(loaded.state["guard_state"])
-    return learner, task
+    learner.load_state(state["learner"])
+    task.guard.load_state(state["guard_state"])
+    return learner
 
 
 def load_learner(path: Path) -> tuple[QLearner, Environments]:

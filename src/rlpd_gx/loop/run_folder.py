@@ -52,12 +52,17 @@ class RunFolder:
         except OSError as error:
             raise GxError(f"{path}: cannot be made: {error.strerror}") from None
         folder._lock = Lock.take(path)
-        if (path / "config.json").exists():
-            raise GxError(f"{path}: holds a run already; go on with --resume, or choose another --out")
+        cls.refuse_another(path)
         folder.write("versions.json", _versions())
         origin = {"forked_from": forked_from} if forked_from else {}
         folder.write("config.json", settings.flat(config) | {"command": command} | origin)
         return folder
+
+    @staticmethod
+    def refuse_another(path: Path) -> None:
+        """Raise if the folder holds a run."""
+        if (path / "config.json").exists():
+            raise GxError(f"{path}: holds a run already; go on with --resume, or choose another --out")
 
     @classmethod
     def open(cls, path: Path) -> tuple["RunFolder", Config]:

@@ -87,6 +87,13 @@ class Task:
             self.config.run.seed, watched=self.watches_unsafe_events
         )
 
+    def with_env_kwargs(self, **env_kwargs: Any) -> "Task":
+        """The same with other options of the environment, behind the same guard with all that it has learned."""
+        run = replace(self.config.run, env_kwargs=self.config.run.env_kwargs | env_kwargs)
+        other = Task(replace(self.config, run=run), self.counting)
+        vars(other)["guard"] = self.guard
+        return other
+
     @property
     def watches_unsafe_events(self) -> bool:
         """Whether anything looks for unsafe events: without that, having seen none means nothing."""

@@ -80,8 +80,11 @@ class Run:
 
 
 def is_number(value: object) -> TypeGuard[float]:
-    """Whether it is a finite number, not a boolean."""
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    """Whether it is a finite number that a float can hold, not a boolean."""
+    try:
+        return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    except OverflowError:  # JSON may hold integers of any size
+        return False
 
 
 def read_run(folder: Path) -> Run:

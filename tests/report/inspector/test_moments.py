@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 from PIL import Image
 from tiny_runs import tiny_run
+from two_temptations import TASK
 
-from rlpd_gx.deploy.moments import Moments
+from rlpd_gx.deploy.moments import KEPT, Moments
 from rlpd_gx.deploy.pictures import png
 from rlpd_gx.deploy.safe_set_shapes import Shapes
 from rlpd_gx.errors import GxError
@@ -118,6 +119,48 @@ def test_an_episode_that_cannot_be_repeated_is_refused(tmp_path):
             reasons.append(str(error))
     assert reasons
     assert all("does not repeat itself" in reason for reason in reasons)
+
+
+@pytest.fixture(scope="module")
+def vetoed(tmp_path_factory):
+    """A run whose Learner wants the unsafe action, and whose classifier has learned to veto it."""
+    settings = TASK | {"env_kwargs": {"length": 1}, "utd": 1, "normalise": False, "steps": 400}
+    return tiny_run(tmp_path_factory.mktemp("runs") / "classifier", guard="classifier", **settings)
+
+
+def test_a_replay_has_the_vetoes_of_the_classifier(vetoed):
+    moments = Moments(vetoed)
+    for _ in range(2):
+        found = moments.answer({"do": "episode", "episode": {"kind": "evaluation", "index": 0}})[0]
+        assert (found["steps"]["proposed"], found["steps"]["executed"]) == ([1], [0])
+        assert "the return equals the recorded one" in found["note"]
+        moments.known.clear()
+    replayed, reasons = 0, set()
+    for key, row in training_episodes(vetoed):  # what it vetoed changed while it learned
+        try:
+            found = moments.answer({"do": "episode", "episode": key})[0]
+            assert sum(found["steps"]["status"]) == row["corrections"]
+            replayed += 1
+        except GxError as error:
+            reasons.add(str(error).partition(": ")[2])
+    assert replayed > 200
+    assert reasons == {"the corrections of --guard classifier follow from more than the state and its rules"}
+
+
+def test_a_guard_that_draws_is_named_and_failed_replays_are_closed(tmp_path, monkeypatch):
+    folder = tiny_run(tmp_path / "run", **WALK, guard="replace")
+    closed = []
+    monkeypatch.setattr("small_worlds.Walk.close", lambda self: closed.append(self))
+    moments, reasons, all_keys = Moments(folder), [], list(training_episodes(folder))
+    closed.clear()
+    for key, _ in all_keys:
+        try:
+            moments.answer({"do": "episode", "episode": key})
+        except GxError as error:
+            reasons.append(str(error))
+    assert reasons
+    assert all("the corrections of --guard replace" in reason for reason in reasons)
+    assert len(closed) - max(len(all_keys) - len(reasons) - KEPT, 0) == len(reasons)
 
 
 def test_without_pictures_and_saved_states_verdicts_are_still_shown(tmp_path):

@@ -14,8 +14,10 @@ from rlpd_gx.report.inspector.corrections import Corrections
 from rlpd_gx.report.inspector.folder import Folder
 from rlpd_gx.report.inspector.run import held_locks, is_locked
 from rlpd_gx.report.inspector.series import BUCKETS, Histogram, Series
+from rlpd_gx.report.inspector.static import content as page_content
 from rlpd_gx.report.inspector.static import write_page
 from rlpd_gx.report.inspector.tail import Tail
+from rlpd_gx.report.records import read_run
 
 numbers = st.floats(-1e6, 1e6)
 
@@ -114,6 +116,56 @@ def test_corrections_by_rule(tmp_path):
     assert [event["t"] for event in found.recorded(3, 2)] == [0, 1]
 
 
+def test_what_a_correction_without_a_broken_rule_is_counted_under(tmp_path):
+    path, rules = tmp_path / "audit.jsonl", [f"rule {i}" for i in range(40)]
+    start = {"event": "start", "rules": rules, "ungraded": [], "fingerprint": "", "near_miss": 0.1}
+    allowed = {"margins": {"rule 0": 0.4}, "binding": []}  # a classifier vetoes what no rule forbids
+    both = {"margins": {"rule 35": -1.0, "rule 36": -2.0}}
+    events = [
+        correction(1, 0.5) | allowed,
+        correction(2, 0.5) | both,
+        correction(3, 0.5) | allowed | {"binding": ["action space"]},
+        correction(4, 0.5, status="fallback") | {"margins": {"rule 0": None}, "reason": "rule 0 raised"},
+        {"event": "stop", "step": 5, "reason": "no answer"},
+    ]
+    path.write_text("".join(json.dumps(event) + "\n" for event in [start, *events]))
+    found = Corrections(path, tmp_path)
+    found.refresh()
+    counts = {name: sum(row) for name, row in found.as_json()["timeline"]["counts"].items()}
+    assert counts == {
+        "chosen by the guard": 1, "other rules": 1, "action space": 1, "no rule could be asked": 2,
+    }  # fmt: skip
+    assert found.rules["other rules"] == {"blocked": 2, "depth": 3.0, "deepest": 2.0}
+    assert found.tail.damaged == 0
+
+
+def test_recorded_corrections_are_found_after_stops(tmp_path):
+    """An audit counts proposals: a stop is one, though nothing ran."""
+    run = write_run(tmp_path / "run", steps=30, audit=False)
+    lengths, stopped = [4, 0, 6, 5], [True, True, False, True]
+    rows = [
+        {"kind": "episode", "step": 10 * i, "return": 0.0, "length": lengths[i], "corrections": 1, "unsafe_events": 0,
+         "env": 0, "stopped": stopped[i]} for i in range(4)
+    ]  # fmt: skip
+    (run / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    # proposals 1 to 5, 6, 7 to 12 and 13 to 18 are those of the four episodes
+    stops = [{"event": "stop", "step": step, "reason": why} for step, why in ((5, "a"), (6, "b"), (18, "c"))]
+    corrections = [correction(step, 0.5) for step in (2, 9, 13)]
+    events = sorted([*corrections, *stops], key=lambda event: event["step"])
+    (run / "audit.jsonl").write_text("".join(json.dumps(event) + "\n" for event in events))
+    folder = Folder(tmp_path)
+    folder.refresh()
+    watched = folder.runs["run"]
+    assert (watched.firsts(), watched.first_proposals()) == ([0, 4, 4, 10], [0, 5, 6, 12])
+    expected = {(0, 4): [1, 4], (4, 6): [2], (10, 5): [0, 5]}
+    for (first, length), times in expected.items():
+        assert [event["t"] for event in watched.recorded(0, first, length)] == times
+    saved = page_content(folder)["recorded"]["run"]
+    assert [event["t"] for event in saved["0-4-6"]] == [2]
+    assert [event["t"] for event in saved["0-10-5"]] == [0, 5]
+    assert [event.get("reason") for event in watched.recorded(0, 0, 4)] == [None, "a"]
+
+
 def test_damaged_folders_are_shown_as_such(tmp_path):
     for name, file, content in [
         ("config", "config.json", "{"),
@@ -164,6 +216,23 @@ def test_any_json_in_any_file_is_read(tmp_path_factory, value, file, key):
     folder = Folder(root)
     folder.refresh()
     json.dumps([folder.overview(), folder.detail("run")], allow_nan=False)
+
+
+@pytest.mark.parametrize("kind", ["train", "episode", "evaluation"])
+def test_integers_that_no_float_holds_are_no_numbers(tmp_path, kind):
+    run = write_run(tmp_path / "run", steps=100)
+    huge = 10**400
+    rows = [
+        {"kind": kind, "step": huge},
+        {"kind": kind, "step": 5, "return": huge, "mean": huge, "length": huge},
+    ]
+    with (run / "metrics.jsonl").open("a") as file:
+        file.write("".join(json.dumps(row) + "\n" for row in rows))
+    folder = Folder(tmp_path)
+    folder.refresh()
+    json.dumps([folder.overview(), folder.detail("run")], allow_nan=False)
+    assert folder.runs["run"].metrics.damaged == 1
+    assert len(read_run(run).rows) == len((run / "metrics.jsonl").read_text().splitlines()) - 1
 
 
 def test_nothing_outside_the_folder_is_read(tmp_path):

@@ -84,6 +84,23 @@ def test_another_name_for_this_machine_is_refused(tmp_path, serve):
         assert ask(server, "/api/runs", Host=host)[0] == 200
 
 
+@pytest.mark.parametrize("site", ["cross-site", "same-site", "nonsense", ""])
+def test_another_site_cannot_start_a_replay(tmp_path, serve, monkeypatch, site):
+    """An <img> of any page may point here; a replay imports the rules and the environment of a run."""
+    write_run(tmp_path / "a", steps=200)
+    server, begun = serve(tmp_path), []
+    monkeypatch.setattr(server.replayers, "of", lambda *asked, **how: begun.append(asked))
+    episode = "name=a&kind=evaluation&index=0&step=0"
+    for path in ("episode", "frame", "polygon"):
+        status, _, content = ask(server, f"/api/{path}?{episode}", Sec_Fetch_Site=site)
+        assert (status, b"other sites" in content, begun) == (403, True, [])
+    assert ask(server, "/", Sec_Fetch_Site=site)[0] == 200  # a link in a notebook
+    for own in ({}, {"Sec_Fetch_Site": "same-origin"}, {"Sec_Fetch_Site": "none"}):
+        assert ask(server, "/api/run?name=a", **own)[0] == 200
+        ask(server, f"/api/episode?{episode}", **own)
+    assert len(begun) == 3
+
+
 def test_trying_needs_the_token_of_the_page(tmp_path, serve):
     write_run(tmp_path / "a", steps=200)
     server = serve(tmp_path)
@@ -148,6 +165,23 @@ def test_events_arrive_while_a_run_grows(tmp_path, serve):
     connection.close()
     assert first.startswith(b"data: ")
     assert int(second[6:]) > int(first[6:])
+
+
+def test_reading_goes_on_after_an_error(tmp_path, serve, monkeypatch, capsys):
+    monkeypatch.setattr("rlpd_gx.report.inspector.server.POLL_SECONDS", 0.01)
+    server = serve(tmp_path)
+    read, enough, whole = [], threading.Event(), server.folder.refresh
+
+    def refresh():
+        read.append(1)
+        if len(read) < 4:
+            raise RuntimeError("surprise")
+        enough.set()
+        return whole()
+
+    monkeypatch.setattr(server.folder, "refresh", refresh)
+    assert enough.wait(30)
+    assert capsys.readouterr().err.count("raised RuntimeError: surprise") == 1
 
 
 def test_a_run_without_a_policy_shows_what_was_recorded(tmp_path, serve):

@@ -12,6 +12,7 @@ from rlpd_gx.trees import Json, Tree
 
 MOST = 500_000  # corrections that are remembered; all are counted
 MOST_RULES = 32
+ACTION_SPACE = "action space"  # as audits name it where a proposal lies outside
 SHOWN = ("status", "proposed", "executed", "distance", "margins", "reason")
 STATUSES = ("allowed", "projected", "fallback", "inevitable", "stopped")
 
@@ -61,17 +62,18 @@ class Corrections:
             distance = event.get("distance")
             far = float(distance) if is_number(distance) else math.nan
             broken = {str(n): float(m) for n, m in event.get("margins", {}).items() if is_number(m) and m < 0}
+            reason = str(event.get("reason", ""))[:200]
+            names = list(dict.fromkeys(self._rule(name) for name in broken)) or [_without_rule(event, reason)]
             for name, margin in broken.items():
-                rule = self._rule(name)
+                rule = self.rules[self._rule(name)]
                 rule["blocked"] += 1
                 rule["depth"] -= margin
                 rule["deepest"] = max(rule["deepest"], -margin)
             self.total += 1
-            names = [name for name in broken if name in self.rules] or ["no rule could be asked"]
             self.timeline.add(max(step - 1, 0), *names)
             if far >= 0:
                 self.distances.add(far, *names)
-            if reason := str(event.get("reason", ""))[:200]:
+            if reason:
                 key = reason if reason in self.reasons or len(self.reasons) < 20 else "other reasons"
                 self.reasons[key] = self.reasons.get(key, 0) + 1
             if len(self.steps) < MOST and (not self.steps or step > self.steps[-1]):
@@ -80,10 +82,12 @@ class Corrections:
                 self.status.append(STATUSES.index(status))
                 self.distance.append(far)
 
-    def _rule(self, name: str) -> Json:
+    def _rule(self, name: str) -> str:
+        """The name under which a rule is counted."""
         if name not in self.rules and len(self.rules) >= MOST_RULES:
             name = "other rules"
-        return self.rules.setdefault(name, {"blocked": 0, "depth": 0.0, "deepest": 0.0})
+        self.rules.setdefault(name, {"blocked": 0, "depth": 0.0, "deepest": 0.0})
+        return name
 
     def as_json(self) -> Json:
         """The summary for a run's page."""
@@ -118,6 +122,13 @@ class Corrections:
                 shown = {name: _short(event[name]) for name in SHOWN if name in event}
                 found.append(shown | {"t": self.steps[place] - first})
         return found
+
+
+def _without_rule(event: Json, reason: str) -> str:
+    """What to count a correction under whose proposal broke no rule."""
+    if reason or event["event"] == "stop":
+        return "no rule could be asked"
+    return ACTION_SPACE if ACTION_SPACE in event.get("binding", ()) else "chosen by the guard"
 
 
 def _short(value: Tree) -> Tree:

@@ -28,6 +28,9 @@ OVERLAYS = {  # what the overview can draw: name -> series
 }
 
 
+EPISODE = ("step", "return", "length", "corrections", "unsafe", "env", "stopped")
+
+
 class WatchedRun:
     """The files of one run, and what has been read of them."""
 
@@ -44,7 +47,7 @@ class WatchedRun:
 
     def _forget(self) -> None:
         self.series: dict[str, Series] = {}
-        self.episodes = {n: array("d") for n in ("step", "return", "length", "corrections", "unsafe", "env")}
+        self.episodes = {n: array("d") for n in EPISODE}
         self.evaluations: list[Json] = []
         self.last_evaluation: Json = {}
         self.last_step = 0.0
@@ -88,6 +91,7 @@ class WatchedRun:
             values = (
                 step,
                 *(row.get(n) for n in ("return", "length", "corrections", "unsafe_events", "env")),
+                float(row.get("stopped") is True),
             )
             if len(self.episodes["step"]) < MOST_EPISODES:
                 for column, value in zip(self.episodes.values(), values, strict=True):
@@ -190,9 +194,9 @@ class WatchedRun:
 
     def detail(self) -> Json:
         """Everything on a run's page."""
-        names = ("step", "return", "length", "corrections", "unsafe", "env")
-        firsts = self.firsts()
-        listed = {n: rounded(self.episodes[n][-LISTED:]) for n in names}
+        firsts, first_proposals = self.firsts(), self.first_proposals()
+        listed: Json = {n: rounded(self.episodes[n][-LISTED:]) for n in EPISODE}
+        listed |= {"first": firsts[-LISTED:], "first_proposal": first_proposals[-LISTED:]}
         audits = [audit.as_json() for audit in self.audits]
         audit = result if isinstance(result := self.result.value.get("audit"), dict) else {}
         return {
@@ -204,7 +208,7 @@ class WatchedRun:
             "evaluations": self.evaluations,
             "last_evaluation": self.last_evaluation,
             "training": self.result.value.get("training") or {},
-            "episode_list": {**listed, "first": firsts[-LISTED:], "total": len(firsts)},
+            "episode_list": {**listed, "total": len(firsts)},
             "audits": audits,
             "bound": _number(audit.get("unsafe_episode_upper_bound_95")),
             "seconds": self.result.value.get("seconds"),
@@ -213,12 +217,30 @@ class WatchedRun:
 
     def firsts(self) -> list[int]:
         """How many steps of its environment came before each episode."""
+        return self._sums("length")
+
+    def first_proposals(self) -> list[int]:
+        """How many proposals came before each episode, as audits count them: a stop is one, and is no step."""
+        return self._sums("length", "stopped")
+
+    def _sums(self, *names: str) -> list[int]:
+        """Sums of some columns over the episodes before, in the same environment."""
         before: dict[float, float] = {}
         firsts = []
-        for env, length in zip(self.episodes["env"], self.episodes["length"], strict=True):
+        for env, *counts in zip(self.episodes["env"], *(self.episodes[n] for n in names), strict=True):
             firsts.append(int(before.get(env, 0)))
-            before[env] = before.get(env, 0) + length
+            before[env] = before.get(env, 0) + sum(counts)
         return firsts
+
+    def recorded(self, env: int, first: int, length: int) -> list[Json]:
+        """The corrections, and the stop, that the audit has recorded of the steps [first, first + length)."""
+        before = own = 0.0
+        columns = (self.episodes[name] for name in ("env", "length", "stopped"))
+        for begins, of_env, steps, stopped in zip(self.firsts(), *columns, strict=True):
+            if of_env == env:
+                before += stopped if begins + steps <= first else 0
+                own += stopped if (begins, steps) == (first, length) else 0
+        return self.audits[env].recorded(int(first + before), int(length + own))
 
     def replay(self) -> Json:
         """What the replay buffer held at the newest checkpoint, from its state.json."""

@@ -8,6 +8,7 @@ import hmac
 import ipaddress
 import json
 import secrets
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -19,6 +20,7 @@ from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 from rlpd_gx.errors import GxError
+from rlpd_gx.loading import raised
 from rlpd_gx.report.inspector.document import csp, document
 from rlpd_gx.report.inspector.folder import Folder
 from rlpd_gx.report.inspector.replayers import Replayer, Replayers
@@ -68,9 +70,16 @@ class Inspector(ThreadingHTTPServer):
         super().server_close()
 
     def _poll(self) -> None:
-        self.folder.refresh()
-        while not self.closing.wait(POLL_SECONDS):
-            self.folder.refresh()
+        said = False
+        while True:
+            try:
+                self.folder.refresh()
+            except Exception as error:  # without this thread, pages would silently stay as they are
+                if not said:
+                    print(f"note: reading {self.folder.root} {raised(error)}; trying again", file=sys.stderr)
+                said = True
+            if self.closing.wait(POLL_SECONDS):
+                return
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """A browser that closes a connection is no error."""
@@ -89,6 +98,11 @@ class Handler(BaseHTTPRequestHandler):
         url = urlsplit(self.path)
         query = {name: values[-1] for name, values in parse_qs(url.query).items()}
         if not self._welcome(query):
+            return
+        # a link may lead to the page, but no other site may start a replay: that runs the code of a run
+        site = self.headers.get("Sec-Fetch-Site", "none")
+        if url.path != "/" and site not in ("none", "same-origin"):
+            self._refuse(HTTPStatus.FORBIDDEN, "other sites may not ask for this")
             return
         folder = self.server.folder
         answers: dict[str, Callable[[], Json]] = {
@@ -146,7 +160,7 @@ class Handler(BaseHTTPRequestHandler):
                 raise
             run = self._run(query)
             with self.server.folder.lock:
-                recorded = run.audits[key["env"]].recorded(key["first"], key["length"])
+                recorded = run.recorded(key["env"], key["first"], key["length"])
             return {"recorded": recorded, "length": key["length"], "why": str(error)}
 
     def _try(self, body: Json) -> Json:

@@ -46,13 +46,14 @@ def _recorded(run: WatchedRun) -> Json:
     """The corrections of the last episodes that have some, by the episode's key."""
     found: Json = {}
     total = 0
-    columns = [run.episodes[name] for name in ("env", "length", "corrections")]
-    episodes = list(zip(run.firsts(), *columns, strict=True))
-    for first, env, length, corrections in reversed(episodes):
+    columns = [run.episodes[name] for name in ("env", "length", "stopped", "corrections")]
+    episodes = list(zip(run.firsts(), run.first_proposals(), *columns, strict=True))
+    for first, first_proposal, env, length, stopped, corrections in reversed(episodes):
         if len(found) >= MOST_EPISODES or total >= MOST_CORRECTIONS:
             break
         if corrections and 0 <= env < len(run.audits):
-            events = run.audits[int(env)].recorded(first, int(length), MOST_CORRECTIONS - total)
+            count, most = int(length + stopped), MOST_CORRECTIONS - total
+            events = run.audits[int(env)].recorded(first_proposal, count, most)
             total += len(events)
             found[f"{int(env)}-{first}-{int(length)}"] = events
     return found

@@ -129,12 +129,13 @@ const RunView = {
     ];
   },
 
-  // The training episode that covers a step, at that step.
+  // The training episode that covers a step, at that step; of one environment, steps are the proposals of its audit.
   open(step, env = null) {
     const list = this.run.episode_list, count = this.run.config.num_envs || 1;
     const target = env === null ? step / count : step;
-    const place = list.first.findIndex((first, i) => (env === null || list.env[i] === env) && target >= first && target < first + list.length[i]);
-    if (place >= 0) location.hash = episodePath(this.run.name, this.key(place), Math.floor(target - list.first[place])).slice(1);
+    const firsts = env === null ? list.first : list.first_proposal, stops = (i) => (env === null ? 0 : list.stopped[i]);
+    const place = firsts.findIndex((first, i) => (env === null || list.env[i] === env) && list.length[i] > 0 && target >= first && target < first + list.length[i] + stops(i));
+    if (place >= 0) location.hash = episodePath(this.run.name, this.key(place), Math.min(Math.floor(target - firsts[place]), list.length[place] - 1)).slice(1);
   },
 
   key(place) {
