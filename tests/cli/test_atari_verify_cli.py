@@ -122,7 +122,7 @@ def test_the_committed_results_hold_what_is_promised():
     assert not [n for n, found in games.items() if (found["times_fewer_interval"][1] or np.inf) < 1]
     fewer = np.array([found["times_fewer"] for found in games.values()])
     mean, twice = np.exp(np.log(fewer).mean()), int((fewer >= 2).sum())
-    page = " ".join((root / "docs" / "atari.md").read_text().split())
+    page = " ".join((root / "docs" / "results.md").read_text().split())
     assert (
         f"events were {mean:.1f} times rarer (counted as (events + 0.5) / steps), at least twice in {twice},"
         in page
