@@ -18,9 +18,7 @@ Observation = Array | Mapping[str, Array]
 Action = Any  # one action or a batch of them, as the action space holds it: a number or an array
 State = Any  # what a rule reads: the observation, `info`, RAM, or the simulator itself
 Info = Json  # Gymnasium's `info`
-HUMAN_ACTION = (
-    "intervene_action"  # in `info`, where a person took over, as the wrappers of HIL-SERL report it
-)
+HUMAN_ACTION = "intervene_action"  # in `info` where a person took over, as wrappers of HIL-SERL report it
 
 
 class Status(StrEnum):
@@ -98,9 +96,8 @@ class Verdict:
         the set does not tell.
         """
         margin = float("nan")
-        if (
-            self.safe_set is not None and not self.reason
-        ):  # where a rule failed, the others are not the whole set
+        # where a rule failed, the others are not the whole set
+        if self.safe_set is not None and not self.reason:
             flat = np.asarray(action)
             margin = float(self.safe_set.margin(flat.ravel() if flat.ndim > 1 else flat))
         return replace(self, action=action, executed_margin=margin)
@@ -207,9 +204,7 @@ class Tally:
     near_misses: int = 0  # allowed proposals with a graded margin below the near-miss margin
     near_misses_executed: int = 0  # those of them that ran as proposed
     forbidden_proposals: int = 0  # some rule is broken by the proposed action
-    forbidden_executed: int = (
-        0  # ... by the executed one: in monitor mode, by a person, or where none was allowed
-    )
+    forbidden_executed: int = 0  # ... by the executed one: monitor mode, a person, or none was allowed
     distance: float = 0.0  # sum over all corrections
     largest_distance: float = 0.0
     unsafe_events: int = 0

@@ -196,9 +196,8 @@ class Environments:
     def _stored_set(self, verdict: Verdict | None, complete: Array | None, ran: Action) -> Array:
         """The code [width] of the set in which a proposal was made; `ran` is the action that ran last."""
         if verdict is None or verdict.status not in (Status.ALLOWED, Status.PROJECTED):
-            return self.encode(
-                self._or_only(None, ran)
-            )  # no rules, none could be asked, or nothing is allowed
+            # no rules, none could be asked, or nothing is allowed
+            return self.encode(self._or_only(None, ran))
         if complete is not None:
             return complete
         if verdict.safe_set is None:
