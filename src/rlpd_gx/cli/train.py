@@ -173,7 +173,10 @@ def _compared(chosen: "Config", out: Path, quiet: bool) -> None:
     words = [word for word in sys.argv[1:] if word != "--compare"]
     bare = out.with_name(f"{out.name}-unguarded")
     guarded_run, bare_run = ([*words, "--out", str(path)] for path in (out, bare))
-    train_together({chosen.run.guard: guarded_run, "no guard": [*bare_run, "--guard", "none"]}, quiet=quiet)
+    # what was chosen for the guard would let the twin learn about the rules
+    unaware = ["--guard", "none", "--backup", "none"]
+    unaware += ["--actor", "raw"] if chosen.learner.actor in ("masked", "projected") else []
+    train_together({chosen.run.guard: guarded_run, "no guard": [*bare_run, *unaware]}, quiet=quiet)
     compare([out, bare])
 
 
