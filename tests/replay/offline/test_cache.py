@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from rlpd_gx.errors import GxError
-from rlpd_gx.replay.offline import ActionRange, cache, dataset, formats, load
+from rlpd_gx.replay.offline import ActionRange, cache, formats, load, loading
 
 
 def write(path, steps=5, **change):
@@ -59,7 +59,7 @@ def test_content_and_choices_are_the_key(tmp_path, cache_root):
 
 def test_a_conversion_that_stops_leaves_nothing(tmp_path, cache_root, monkeypatch):
     path = write(tmp_path / "a.npz", terminals=np.ones(5, bool))
-    real = dataset.rows_of
+    real = loading.rows_of
     seen = []
 
     def fails_at_the_third(episode):
@@ -68,11 +68,11 @@ def test_a_conversion_that_stops_leaves_nothing(tmp_path, cache_root, monkeypatc
             raise KeyboardInterrupt
         return real(episode)
 
-    monkeypatch.setattr(dataset, "rows_of", fails_at_the_third)
+    monkeypatch.setattr(loading, "rows_of", fails_at_the_third)
     with pytest.raises(KeyboardInterrupt):
         load(path)
     assert folders(cache_root) == []
-    monkeypatch.setattr(dataset, "rows_of", real)
+    monkeypatch.setattr(loading, "rows_of", real)
     assert load(path).episodes == 5
 
 
@@ -105,6 +105,7 @@ def test_a_saved_folder_opens_by_itself(tmp_path):
 def test_a_converted_folder_takes_no_choices_of_a_reader(tmp_path):
     folder = load(write(tmp_path / "a.npz")).save(tmp_path / "kept")
     for choice in (
+        {"format": "csv"},
         {"clip_actions": True},
         {"time_limit_steps": 3},
         {"options": {"mapping": {"rewards": "r"}}},

@@ -1,9 +1,10 @@
 """Offline datasets: many formats in, one `OfflineDataset` out."""
 
 from rlpd_gx.replay.offline.audit import audit
-from rlpd_gx.replay.offline.dataset import LiveSafeSets, OfflineDataset, load
+from rlpd_gx.replay.offline.dataset import OfflineDataset
 from rlpd_gx.replay.offline.episode import ActionRange, Episode, Source
 from rlpd_gx.replay.offline.formats import Format, register
+from rlpd_gx.replay.offline.loading import LiveSafeSets, load
 from rlpd_gx.replay.offline.safe_sets import with_safe_sets
 
 __all__ = [

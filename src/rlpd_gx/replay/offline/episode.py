@@ -112,6 +112,21 @@ class ActionRange:
             return cls(count=int(space.n))
         return None
 
+    @classmethod
+    def from_json(cls, value: Json | None) -> "ActionRange | None":
+        """What `as_json` wrote."""
+        if value is None:
+            return None
+        if "count" in value:
+            return cls(count=value["count"])
+        return cls(low=np.asarray(value["low"]), high=np.asarray(value["high"]))
+
+    def as_json(self) -> Json:
+        """Plain numbers for a file."""
+        if self.count is not None:
+            return {"count": self.count}
+        return {"low": np.asarray(self.low).tolist(), "high": np.asarray(self.high).tolist()}
+
 
 @dataclass
 class Source:
