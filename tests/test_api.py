@@ -6,6 +6,7 @@ import sys
 import textwrap
 from pathlib import Path
 from types import SimpleNamespace
+from typing import ClassVar
 
 import gymnasium as gym
 import numpy as np
@@ -318,6 +319,55 @@ def not_three(state):
     return np.array(
         [True, True, state["pose"][1] < 2]
     )  # rules read the observation as the environment gives it
+
+
+class Pair(gym.Env):
+    """Observations are a tuple with unlike parts; a checkpoint holds the whole environment."""
+
+    observation_space = gym.spaces.Tuple((gym.spaces.Box(-9, 9, (2,), np.float32), gym.spaces.Discrete(8)))
+    action_space = gym.spaces.Discrete(3)
+    told: ClassVar[list[int]] = []
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.t = 0
+        return self._seen(), {}
+
+    def step(self, action):
+        Pair.told.append(int(action))
+        self.t += 1
+        return self._seen(), float(action), False, self.t >= 7, {}
+
+    def snapshot(self):
+        return {"t": self.t}
+
+    def restore(self, saved):
+        self.t = saved["t"]
+
+    def _seen(self):
+        return np.full(2, self.t, np.float32), np.int64(self.t)
+
+
+@gx.mask_rule(name="late is low")
+def late_is_low(state):
+    where, time = state
+    assert where.shape == (2,)
+    return np.array([True, True, time < 4])
+
+
+def test_a_tuple_of_unlike_parts_is_trained_on_and_resumed(tmp_path: Path) -> None:
+    settings = SMALL | {"steps": 53, "checkpoint_every": 10}  # ends inside an episode
+    run = gx.train(Pair, late_is_low, out=tmp_path / "run", **settings)
+    first = len(Pair.told)
+    run.resume(steps=60, progress=False)
+    assert run.result["training"]["proposals"] == 60
+    assert all(action < 2 for t, action in zip((4, 5, 6), Pair.told[first : first + 3], strict=True))
+
+
+def test_an_evaluation_counts_near_misses_as_the_rules_declare_them(tmp_path: Path) -> None:
+    run = gx.train(Boat, gentle, steps=40, out=tmp_path / "run", guard_options={"near_miss": 100.0}, **SMALL)
+    found = run.evaluate(episodes=1)
+    assert found["near_misses"] + found["corrections"] == found["proposals"] == 25
 
 
 def test_observations_of_every_kind(tmp_path: Path) -> None:

@@ -45,9 +45,7 @@ def named_leaves(tree: Tree, name: str = "") -> dict[str, Tree]:
 
 def stack(trees: Sequence[Tree]) -> Tree:
     """Trees of one structure as a tree of arrays with a new first axis."""
-    if (
-        len(trees) == 1
-    ):  # one environment: this is called in each step, and `np.stack` would take several times as long
+    if len(trees) == 1:  # called in each step of one environment: `np.stack` would take several times as long
         return map_leaves(lambda part: np.array(part)[None], trees[0])
     return map_leaves(lambda *parts: np.stack(parts), trees[0], *trees[1:])
 
@@ -55,3 +53,34 @@ def stack(trees: Sequence[Tree]) -> Tree:
 def index(tree: Tree, key: object) -> Tree:
     """leaf[key] of every leaf."""
     return map_leaves(lambda leaf: leaf[key], tree)
+
+
+class NotPlain(TypeError):
+    """A value that is no tree of arrays, numbers and strings."""
+
+
+def packed(tree: Tree) -> Tree:
+    """A tree of plain values as arrays, JSON values and dicts: tuples, lists and dicts become `{kind: {key: value}}`.
+
+    A file can keep that, and `unpacked` gives back what it was.
+    """
+    if isinstance(tree, np.ndarray | np.generic) and tree.dtype != object:
+        return np.array(tree)  # numpy scalars too: they are promoted differently from Python numbers
+    if tree is None or type(tree) in (bool, int, float, str):
+        return tree
+    if type(tree) in (tuple, list):
+        return {type(tree).__name__: {str(i): packed(part) for i, part in enumerate(tree)}}
+    if isinstance(tree, Mapping) and all(isinstance(key, str) for key in tree):
+        return {"dict": {key: packed(part) for key, part in tree.items()}}
+    raise NotPlain(f"is a {type(tree).__name__}")
+
+
+def unpacked(value: Tree) -> Tree:
+    """The inverse of `packed`."""
+    if isinstance(value, np.ndarray):
+        return value.copy() if value.ndim else value[()]  # a scalar was a scalar
+    if not isinstance(value, dict):
+        return value
+    ((kind, parts),) = value.items()
+    each = {key: unpacked(part) for key, part in parts.items()}
+    return each if kind == "dict" else {"tuple": tuple, "list": list}[kind](each.values())

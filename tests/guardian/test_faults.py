@@ -35,6 +35,23 @@ BAD_ANSWERS = {
 }
 
 
+def test_the_distance_to_a_fallback_is_that_of_corrections():
+    def broken(state, action=None):
+        raise ValueError
+
+    weighted = gx.Guardian(PLANE, gx.l1_rule(broken), fallback=np.zeros(2), metric=[4.0, 1.0])
+    assert weighted.certify(0, np.array([0.5, 0.0], np.float32)).distance == pytest.approx(1.0)
+    three = gym.spaces.Discrete(3, start=1)
+    placed = gx.Guardian(three, gx.mask_rule(broken), fallback=1, embedding=[[0.0], [1.0], [5.0]])
+    assert placed.certify(0, 3).distance == pytest.approx(5.0)
+    two = gym.spaces.MultiDiscrete([2, 3])
+    nearer, farther = (
+        gx.Guardian(two, gx.mask_rule(broken), fallback=a).certify(0, np.array([0, 0]))
+        for a in ([0, 1], [1, 1])
+    )
+    assert 0 < nearer.distance < farther.distance
+
+
 @pytest.mark.parametrize("name", BAD_ANSWERS)
 def test_a_rule_that_gives_no_usable_answer_makes_the_fallback_run(name):
     fn, said = BAD_ANSWERS[name]

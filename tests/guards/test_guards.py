@@ -161,8 +161,10 @@ def test_replace_draws_joint_actions() -> None:
     assert min(drawn.count(action) for action in set(drawn)) > 20
 
 
-def test_a_run_without_a_policy_is_not_exported(tmp_path: Path) -> None:
-    trainer = _trained(tmp_path / "run", guard="random")
+@pytest.mark.parametrize("name", ["random", "random+penalty"])
+def test_a_run_without_a_policy_is_not_exported(tmp_path: Path, name: str) -> None:
+    trainer = _trained(tmp_path / "run", guard=name)
+    assert trainer.updates == 0
     with pytest.raises(GxError, match="trains no policy"):
         Export.of_run(trainer.folder.path)
 

@@ -103,7 +103,7 @@ def test_an_evaluation_of_episodes_that_the_guardian_stopped_says_so() -> None:
 def test_a_stop_is_a_correction_but_no_step() -> None:
     environments, tally = _environments([broken, only_one]), gx.Tally()
     for _ in range(2):
-        count(tally, environments.step(np.array([1])), environments, 0.05)
+        count(tally, environments.step(np.array([1])), environments)
     (episode,) = environments.finished
     assert (episode.length, episode.corrections, episode.stopped) == (1, 1, True)
     assert (tally.proposals, tally.allowed, tally.stopped, tally.episodes_corrected) == (2, 1, 1, 1)
@@ -124,7 +124,7 @@ def test_episodes_are_counted_where_they_end(watched: bool) -> None:
     environments.watched = watched
     for episode in range(2):
         for _ in range(3):
-            count(tally, environments.step(np.array([episode])), environments, 0.05)
+            count(tally, environments.step(np.array([episode])), environments)
         environments.reset(np.ones(1, bool))
     assert (tally.episodes, tally.episodes_corrected) == (2, 1)
     assert (tally.episodes_watched, tally.episodes_with_unsafe_event) == ((2, 2) if watched else (0, 0))
@@ -134,7 +134,7 @@ def test_episodes_are_counted_where_they_end(watched: bool) -> None:
 def test_a_rule_that_was_not_asked_hides_nothing(rules: Any) -> None:
     environments, tally = _environments(rules, mode="monitor"), gx.Tally()
     outcome = environments.step(np.array([0]))
-    count(tally, outcome, environments, 0.05)
+    count(tally, outcome, environments)
     assert (tally.forbidden_proposals, tally.forbidden_executed) == (1, 1)
     assert outcome.margin[0] < 0
 
@@ -237,7 +237,7 @@ def test_what_a_person_did_under_a_guard_is_stored_and_counted() -> None:
     environments.reset(np.ones(1, bool))
     steps = [environments.step(np.array([0])) for _ in range(3)]
     for step in steps:
-        count(tally, step, environments, 0.05)
+        count(tally, step, environments)
     assert [int(step.executed_action[0]) for step in steps] == [0, 1, 0]
     assert [bool(step.margin[0] < 0) for step in steps] == [False, True, False]
     assert (tally.forbidden_proposals, tally.forbidden_executed) == (0, 1)

@@ -26,7 +26,6 @@ from rlpd_gx.errors import GxError
 from rlpd_gx.files import whole_folder
 from rlpd_gx.guardian import Guardian
 from rlpd_gx.guardian.named import named_rules
-from rlpd_gx.guardian.reading import batch_of_one
 from rlpd_gx.learner.policy import PolicyNetwork, restored
 from rlpd_gx.loop.guard_identity import OPTIONS, GuardIdentity
 from rlpd_gx.loop.resume import last_saved, restored_learner
@@ -258,7 +257,7 @@ class Policy:
             return Verdict(proposed, proposed, Status.ALLOWED, suggestion=proposed)
         state = self._state(observation, state)
         context = self._context(context)
-        safe_set = self.drawn_from(lambda asked: _safe_set(asked, state, context))
+        safe_set = self.drawn_from(lambda asked: asked.safe_set(state, context=context))
         proposed = self.propose(observation, safe_set, sample=sample)
         return self.guardian.certify(state, proposed, context=context)
 
@@ -343,12 +342,6 @@ def propose(
     code = None if safe_set is None else np.asarray(safe_set.encode())[None]
     seen = _batch(observation, export.observation_space, "the observation")
     return ActionView(export.action_space).executed(network.act(seen, code, explore=sample)[0])
-
-
-def _safe_set(guardian: Guardian, state: State, context: Context) -> SafeSet | None:
-    fields = {name: None if v is None else batch_of_one(v) for name, v in vars(context).items()}
-    safe_sets = guardian.safe_sets(batch_of_one(state), context=fields)
-    return None if safe_sets is None else safe_sets[0]
 
 
 def _alike(spec: Spec, other: Spec | None) -> bool:

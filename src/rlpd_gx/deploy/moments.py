@@ -20,11 +20,11 @@ import numpy as np
 import torch
 
 from rlpd_gx import trees
-from rlpd_gx.deploy.replaying import Replay, guarded_layer
+from rlpd_gx.deploy.replaying import Replay
 from rlpd_gx.deploy.safe_set_shapes import Shapes
 from rlpd_gx.envs.description import describe, learner_view
 from rlpd_gx.errors import GxError
-from rlpd_gx.guardian import GuardedEnv
+from rlpd_gx.guardian import GuardedEnv, guarded_layer
 from rlpd_gx.learner import QLearner
 from rlpd_gx.loading import raised
 from rlpd_gx.loop.resume import last_saved, restored_learner
@@ -83,8 +83,9 @@ class Moments:
         sample = describe(config.run.env).sample_in_evaluation
         env = self._world(evaluation=True)
         with _closed_on_error(env):
-            # sampled actions share one generator: the episodes before come first
-            for episode in range(0 if sample else index, index + 1):
+            # drawn actions share one generator: the episodes before come first
+            drawn = sample or not self.task.guard.learns
+            for episode in range(0 if drawn else index, index + 1):
                 played = Replay(env)
                 observation, _ = env.reset(seed=seed + episode)
                 over = False

@@ -13,7 +13,7 @@ import numpy as np
 
 from rlpd_gx.deploy.export import Export, Policy
 from rlpd_gx.errors import GxError, missing_extra
-from rlpd_gx.guardian import GuardedEnv
+from rlpd_gx.guardian import guarded_layer
 from rlpd_gx.types import Action, Array, Status, Verdict
 
 LEAST_WIDTH, LEAST_HEIGHT = 320, 300  # smaller frames are enlarged by a whole number
@@ -106,10 +106,10 @@ def scenes(
 ) -> Iterator[Scene]:
     """One episode, step by step, and how it ended."""
     observation, _ = env.reset(seed=seed)
-    step, score, ending = 0, 0.0, ""
+    guarded, step, score, ending = guarded_layer(env), 0, 0.0, ""
     while not ending:
         frame = _frame(env)
-        safe_set = policy.drawn_from(env.safe_set) if isinstance(env, GuardedEnv) else None
+        safe_set = None if guarded is None else policy.drawn_from(guarded.safe_set)
         proposed = policy.propose(observation, safe_set, sample=sample)
         observation, reward, terminated, truncated, info = env.step(proposed)
         if "guardian_stop" in info:

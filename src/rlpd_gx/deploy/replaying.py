@@ -13,8 +13,8 @@ from rlpd_gx.deploy.safe_set_shapes import Shapes, plain
 from rlpd_gx.envs import snapshots
 from rlpd_gx.envs.actions import ActionView
 from rlpd_gx.errors import GxError, StopEpisode
-from rlpd_gx.guardian import GuardedEnv
-from rlpd_gx.trees import Json, Tree
+from rlpd_gx.guardian import GuardedEnv, guarded_layer
+from rlpd_gx.trees import Json, Tree, packed
 from rlpd_gx.types import Action, Status, Verdict
 
 STATUSES = (*Status, "stopped")
@@ -127,7 +127,7 @@ class Replay:
                     "running": True,
                     "corrected": False,
                     "unsafe_events": 0,
-                    "observation": observation if isinstance(observation, dict) else {"": observation},
+                    "observation": packed(observation),
                     "info": info,
                 }
             )
@@ -193,15 +193,6 @@ class Replay:
 
     def _shown(self, actions: list[Action]) -> list[Any]:
         return [plain(np.asarray(self.actions.chosen(action))) for action in actions]
-
-
-def guarded_layer(env: gym.Env) -> GuardedEnv | None:
-    """The layer of an environment that asks the rules."""
-    while isinstance(env, gym.Wrapper):
-        if isinstance(env, GuardedEnv):
-            return env
-        env = env.env
-    return None
 
 
 def picture(env: gym.Env) -> bytes | GxError:

@@ -51,6 +51,16 @@ def describe(env_id: str) -> Description:
     )
 
 
+def game_of(env_id: str) -> str | None:
+    """The Atari game by the name of its table; None for other environments."""
+    ours = ATARI.fullmatch(env_id)
+    if ours is None:
+        return None
+    from rlpd_gx.envs.atari.games import find_game
+
+    return find_game(ours["game"]).name
+
+
 def learner_space(space: gym.Space) -> gym.Space:
     """The observation space as Learner and replay buffer see it: a tuple or nested dict becomes one flat dict."""
     if not isinstance(space, gym.spaces.Dict | gym.spaces.Tuple):
@@ -77,13 +87,11 @@ def _as_tree(space: gym.Space) -> Tree:
 
 def stored_as(env_id: str, space: gym.Space) -> tuple[str, gym.Space]:
     """Name and observation space of an environment's data: our Atari games are stored as ale-py's, frame by frame."""
-    ours = ATARI.fullmatch(env_id)
-    if ours is None:
+    game = game_of(env_id)
+    if game is None:
         return env_id, space
     assert isinstance(space, gym.spaces.Box)
-    from rlpd_gx.envs.atari.games import find_game
-
-    name = f"ALE/{find_game(ours['game']).name}-v5"
-    if ours["observation"] == "objects":
+    name = f"ALE/{game}-v5"
+    if env_id.endswith("-objects"):
         return name, space
     return name, gym.spaces.Box(space.low[0], space.high[0], dtype=np.uint8)

@@ -13,7 +13,7 @@ from gymnasium import spaces, wrappers
 from gymnasium.utils import seeding
 
 from rlpd_gx.errors import GxError
-from rlpd_gx.trees import Json, Tree
+from rlpd_gx.trees import Json, NotPlain, Tree, packed, unpacked
 from rlpd_gx.types import Array
 
 _WRAPPERS: dict[type, tuple[str, ...]] = {  # wrapper -> what changes in it
@@ -111,7 +111,12 @@ def _layers(env: gym.Env) -> Json:
 
 def _take(layer: Any) -> Json:
     if _answers(layer):
-        return layer.snapshot()
+        try:
+            return layer.snapshot()
+        except NotPlain as error:
+            raise _Unknown(
+                f"the observation of {type(layer).__name__} {error}, which has no snapshot"
+            ) from None
     if type(layer) in _WRAPPERS:
         return {name: _packed(getattr(layer, name), name) for name in _WRAPPERS[type(layer)]}
     simulator = _is_mujoco(layer)
@@ -140,13 +145,13 @@ def _put(layer: Any, taken: Json) -> None:
         layer.restore(taken)
     elif type(layer) in _WRAPPERS:
         for name, value in taken.items():
-            setattr(layer, name, _unpacked(value))
+            setattr(layer, name, unpacked(value))
         if isinstance(layer, wrappers.PassiveEnvChecker):
             # its checks compare with the previous observation, which is not saved; they were made in the first run
             layer.checked_reset = layer.checked_step = layer.checked_data_reuse = True
     else:
         for name, value in taken["fields"].items():
-            setattr(layer, name, _unpacked(value))
+            setattr(layer, name, unpacked(value))
         set_random_state(layer, taken["random"])
         if _is_mujoco(layer):
             for kind, target in (("model", _model_arrays(layer)), ("data", _simulator_arrays(layer))):
@@ -191,26 +196,9 @@ def _array_names(source: Any) -> list[str]:
 
 
 def _packed(value: Tree, where: str) -> Tree:
-    """A plain value as arrays, JSON values and dicts; tuples, lists and dicts become `{kind: {key: value}}`."""
-    if isinstance(value, np.ndarray | np.generic) and value.dtype != object:
-        return np.array(value)  # numpy scalars too: they are promoted differently from Python numbers
-    if value is None or type(value) in (bool, int, float, str):
-        return value
-    if type(value) in (tuple, list):
-        return {type(value).__name__: {str(i): _packed(v, where) for i, v in enumerate(value)}}
-    if type(value) is dict and all(isinstance(key, str) for key in value):
-        return {"dict": {key: _packed(v, where) for key, v in value.items()}}
-    raise _Unknown(
-        f"{where} is a {type(value).__name__}, which has no snapshot: "
-        "give the environment methods snapshot() -> dict and restore(dict)"
-    )
-
-
-def _unpacked(value: Tree) -> Tree:
-    if isinstance(value, np.ndarray):
-        return value.copy() if value.ndim else value[()]  # a scalar was a scalar
-    if not isinstance(value, dict):
-        return value
-    ((kind, parts),) = value.items()
-    each = {key: _unpacked(part) for key, part in parts.items()}
-    return each if kind == "dict" else {"tuple": tuple, "list": list}[kind](each.values())
+    try:
+        return packed(value)
+    except NotPlain as error:
+        raise _Unknown(
+            f"{where} {error}, which has no snapshot: give the environment methods snapshot() -> dict and restore(dict)"
+        ) from None

@@ -235,5 +235,9 @@ class BoxJudge:
         alone = Reader(reader.states[rows], warned=self.warned, silent=silent)
         return self._margins(alone, {a: s[rows] for a, s in sets.items()}, values)[:, 0]
 
+    def distance(self, proposed: Action, action: Action) -> float:
+        given, chosen = (np.asarray(a, dtype=np.float64).ravel() for a in (proposed, action))
+        return float(self._distance(chosen, given))
+
     def _distance(self, x: np.ndarray, a: np.ndarray) -> np.ndarray:
         return distances(x, a, self.metric)

@@ -56,6 +56,10 @@ class FiniteJudge:
         digits, failures = _digits(self.space, self.nvec, proposed)
         return np.ravel_multi_index(tuple(digits.T), tuple(self.nvec)), failures
 
+    def distance(self, proposed: Action, action: Action) -> float:
+        given, chosen = (self.well_formed(np.asarray(a)[None])[0] for a in (proposed, action))
+        return float(distances(given, self.n, self.embedding)[0, chosen[0]])
+
     def judge(
         self, states: States, proposed: np.ndarray, preference: np.ndarray | None, complete: bool = False
     ) -> Judgement:
@@ -207,6 +211,9 @@ class ComponentJudge:
     def well_formed(self, proposed: Action) -> tuple[np.ndarray, dict[int, str]]:
         """Component values counted from zero [B, components]."""
         return _digits(self.space, self.nvec, proposed)
+
+    def distance(self, proposed: Action, action: Action) -> float:
+        return float(np.sqrt(np.count_nonzero(np.asarray(action) != np.asarray(proposed))))
 
     def judge(
         self, states: States, proposed: np.ndarray, preference: np.ndarray | None, complete: bool = False

@@ -179,13 +179,16 @@ class Guardian:
 
         Lazy rules are asked about every action, unlike in a verdict.
         """
-        many = States.many(states, _as_context(context))
-        blank = self._judge.well_formed(self.blank_actions(many.count))[0]
-        judgement = self._judge.judge(many, blank, None, complete=True)
-        if judgement.failures:
-            row, reason = next(iter(judgement.failures.items()))
-            raise GxError(f"state {row}: {reason}")
-        return judgement.safe_set
+        return self._complete(States.many(states, _as_context(context)))
+
+    def safe_set(self, state: State, *, context: ContextLike = None) -> SafeSet | None:
+        """The safe set of one state."""
+        safe_sets = self._complete(States.one_state(state, _as_context(context)))
+        return None if safe_sets is None else safe_sets[0]
+
+    def distance(self, proposed: Action, action: Action) -> float:
+        """From a proposal to another action, as corrections measure it."""
+        return self._judge.distance(proposed, action)
 
     def described(self) -> "Guardian | None":
         """The same without the rules of a Box that are asked about single actions; None where no rule is left.
@@ -210,6 +213,14 @@ class Guardian:
         self.audit.end_episode(unsafe_event=unsafe_event, corrected=corrected)
 
     # --- inside ------------------------------------------------------------------------------------------
+
+    def _complete(self, states: States) -> SafeSet | None:
+        blank = self._judge.well_formed(self.blank_actions(states.count))[0]
+        judgement = self._judge.judge(states, blank, None, complete=True)
+        if judgement.failures:
+            row, reason = next(iter(judgement.failures.items()))
+            raise GxError(f"state {row}: {reason}" if states.count > 1 else reason)
+        return judgement.safe_set
 
     def _certify(
         self,
@@ -257,7 +268,7 @@ class Guardian:
         judgement.binding[:, list(wrong)] = False
         stopped = self._fall_back(states, judgement, clock)
         for row in set(judgement.failures) - set(wrong) - set(stopped):
-            judgement.distance[row] = self._distance(proposed[row], judgement.action[row])
+            judgement.distance[row] = self.distance(proposed[row], judgement.action[row])
         if stopped and self.mode == "enforce":
             self.audit.record_stop(stopped)
             where = f"state {min(stopped)}: " if states.count > 1 else ""
@@ -356,11 +367,6 @@ class Guardian:
             safe_set=None,
             failures=dict.fromkeys(range(count), reason),
         )
-
-    def _distance(self, proposed: Action, action: Action) -> float:
-        if isinstance(self.action_space, gym.spaces.Box):
-            return float(np.linalg.norm(np.asarray(action, dtype=float) - np.asarray(proposed, dtype=float)))
-        return float(np.any(np.asarray(action) != np.asarray(proposed)))
 
     def _make_memory(self) -> Memory | None:
         """Under plain mask rules on a Discrete space a verdict is a function of the masks and the proposal."""

@@ -49,6 +49,10 @@ class Judge(Protocol):
 
     rules: Sequence[Rule]
 
+    def distance(self, proposed: Action, action: Action) -> float:
+        """From a proposal to another action, in the units of corrections; both are actions of the space."""
+        ...
+
     def judge(
         self, states: States, proposed: np.ndarray, preference: np.ndarray | None, complete: bool = False
     ) -> Judgement:

@@ -20,10 +20,10 @@ from rlpd_gx.guardian.episodes import (
     private,
 )
 from rlpd_gx.guardian.guardian import Guardian
-from rlpd_gx.guardian.reading import batch_of_one, pick
+from rlpd_gx.guardian.reading import pick
 from rlpd_gx.rules import Rule
 from rlpd_gx.safe_sets import SafeSet
-from rlpd_gx.trees import Json, Tree, map_leaves
+from rlpd_gx.trees import Json, Tree, map_leaves, packed, unpacked
 from rlpd_gx.types import HUMAN_ACTION, Action, Array, Context, Info, State, Verdict
 
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -138,10 +138,8 @@ class GuardedEnv(gym.Wrapper, gym.utils.RecordConstructorArgs):
         None where the rules have no finite description; raises `GxError` where they cannot be asked. A `guardian` is
         asked in place of its own.
         """
-        context = contexts([self._episode])
-        state = batch_of_one(self._state_of(self.env, *self._current()))
-        safe_sets = (guardian or self.guardian).safe_sets(state, context=context)
-        return None if safe_sets is None else safe_sets[0]
+        state = self._state_of(self.env, *self._current())
+        return (guardian or self.guardian).safe_set(state, context=self.context())
 
     def safe_sets_fingerprint(self) -> str:
         """Fingerprint of the rules and of what they see beside the state; stored safe sets are valid while it stays."""
@@ -155,7 +153,7 @@ class GuardedEnv(gym.Wrapper, gym.utils.RecordConstructorArgs):
         observation, info = (None, {}) if self._last is None else self._last
         return {
             **self._episode.snapshot(),
-            "observation": observation if isinstance(observation, dict) else {"": np.asarray(observation)},
+            "observation": packed(observation),
             "info": {
                 k: v.item() if isinstance(v, np.generic) else v
                 for k, v in info.items()
@@ -165,8 +163,8 @@ class GuardedEnv(gym.Wrapper, gym.utils.RecordConstructorArgs):
 
     def restore(self, snapshot: Json) -> None:
         """Restore a snapshot of a guarded environment made in the same way."""
-        observation = snapshot["observation"]
-        self._last = (observation.get("", observation), dict(snapshot["info"]))
+        observation = unpacked(snapshot["observation"])
+        self._last = None if observation is None else (observation, dict(snapshot["info"]))
         self._episode.restore(snapshot)
 
     def _current(self) -> tuple[Tree, Info]:
@@ -179,6 +177,15 @@ class GuardedEnv(gym.Wrapper, gym.utils.RecordConstructorArgs):
         """Close the environment; an unfinished episode is counted as it is."""
         self._episode.end()
         super().close()
+
+
+def guarded_layer(env: gym.Env) -> GuardedEnv | None:
+    """The layer of an environment that asks the rules; None where there is none."""
+    while isinstance(env, gym.Wrapper):
+        if isinstance(env, GuardedEnv):
+            return env
+        env = env.env
+    return None
 
 
 class GuardedVectorEnv(VectorWrapper):

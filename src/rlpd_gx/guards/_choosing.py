@@ -5,12 +5,10 @@ from dataclasses import replace
 from typing import Any
 
 import gymnasium as gym
-import numpy as np
 
 from rlpd_gx.errors import StopEpisode
 from rlpd_gx.guardian import Guardian
 from rlpd_gx.guardian.verdicts import own
-from rlpd_gx.safe_sets import Mask
 from rlpd_gx.types import Action, ContextLike, State, Status, Verdict
 
 Choose = Callable[["ChoosingGuardian", Verdict, State, ContextLike], Action | None]
@@ -51,7 +49,7 @@ class ChoosingGuardian(Guardian):
                 status=Status.PROJECTED if verdict.status is Status.ALLOWED else verdict.status,
                 enforced=True,
                 suggestion=chosen if self.mode == "enforce" else verdict.suggestion,
-                distance=self.distance(verdict, chosen),
+                distance=self.distance(verdict.proposed, chosen),
                 executed_margin=executed.margin,
                 exact=False,
             )
@@ -59,15 +57,3 @@ class ChoosingGuardian(Guardian):
             verdict = replace(verdict, status=Status.ALLOWED)  # forbidden, and executed as proposed
         self.audit.record(verdict)
         return verdict
-
-    def distance(self, verdict: Verdict, action: Action) -> float:
-        """From the proposal to an action, as corrections measure it."""
-        if isinstance(self.action_space, gym.spaces.Box):
-            return float(np.linalg.norm(np.asarray(action, float) - np.asarray(verdict.proposed, float)))
-        embedding = verdict.safe_set.embedding if isinstance(verdict.safe_set, Mask) else None
-        if embedding is None or not isinstance(self.action_space, gym.spaces.Discrete):
-            return float(np.any(np.asarray(action) != np.asarray(verdict.proposed)))
-        start = int(self.action_space.start)
-        return float(
-            np.linalg.norm(embedding[int(action) - start] - embedding[int(verdict.proposed) - start])
-        )

@@ -110,7 +110,9 @@ class Classifier(Guard):
         risk = run.risk.of(seen, actions)
         if risk[0] < run.threshold:
             return None
-        distance = np.array([guardian.distance(verdict, view.executed(action)) for action in actions])
+        distance = np.array(
+            [guardian.distance(verdict.proposed, view.executed(action)) for action in actions]
+        )
         calm = risk < run.threshold
         best = np.where(calm, distance, np.inf).argmin() if calm.any() else risk.argmin()
         if np.array_equal(actions[best], actions[0]):  # nothing is less risky than the proposal

@@ -28,7 +28,7 @@ class Penalty(Guard):
 
     def beside(self, base: Guard, name: str) -> Self:
         """The same penalty on top of another guard."""
-        return replace(self, name=name, mode=base.mode, settings=base.settings, base=base)
+        return replace(self, name=name, mode=base.mode, settings=base.settings, learns=base.learns, base=base)
 
     @property
     def corrects(self) -> bool:

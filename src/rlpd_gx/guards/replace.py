@@ -93,17 +93,13 @@ def _uniform(
     import numpy as np
 
     from rlpd_gx.envs.actions import ActionView, uniform_actions
-    from rlpd_gx.guardian.reading import batch_of_one
     from rlpd_gx.safe_sets import Mask, ProductMask
 
     allowed, space = verdict.safe_set, guardian.action_space
     if isinstance(allowed, Mask):
         if not allowed.tested.all():  # the rules are lazy: ask about every action
-            given = {} if context is None else vars(context)
-            fields = {name: None if v is None else batch_of_one(v) for name, v in given.items()}
-            complete = guardian.silent.safe_sets(batch_of_one(state), context=fields)
-            assert isinstance(complete, Mask)
-            allowed = complete[0]
+            allowed = guardian.silent.safe_set(state, context=context)
+            assert isinstance(allowed, Mask)
         number = np.asarray(generator.choice(np.flatnonzero(allowed.allowed)))
         return (
             number + space.start

@@ -9,7 +9,7 @@ from rlpd_gx import trees
 from rlpd_gx.envs.actions import ActionView
 from rlpd_gx.envs.description import learner_view
 from rlpd_gx.errors import GxError
-from rlpd_gx.guardian import GuardedEnv, Guardian
+from rlpd_gx.guardian import Guardian, guarded_layer
 from rlpd_gx.rules import Lookahead
 from rlpd_gx.safe_sets import Mask, SafeSet
 from rlpd_gx.trees import Json, Tree
@@ -31,6 +31,7 @@ class Member:
 
     def __init__(self, env: gym.Env, index: int, described: Guardian | None = None) -> None:
         self.env, self.index, self.described = env, index, described
+        self.guarded = guarded_layer(env)
         self.observation: Tree = None
         self.restart()
 
@@ -80,17 +81,17 @@ class Member:
     @property
     def last_executed(self) -> Action | None:
         """The action that ran last under the guard; an arbitrary one before the first step."""
-        if not isinstance(self.env, GuardedEnv):
+        if self.guarded is None:
             return None
-        previous = self.env.context().previous_action
-        return self.env.guardian.blank_actions(1)[0] if previous is None else previous
+        previous = self.guarded.context().previous_action
+        return self.guarded.guardian.blank_actions(1)[0] if previous is None else previous
 
     @property
     def look_aheads(self) -> list[Lookahead]:
         """The rules whose verdicts depend on earlier ones, and which simulate steps."""
-        if not isinstance(self.env, GuardedEnv):
+        if self.guarded is None:
             return []
-        atoms = [atom for rule in self.env.guardian.rules for atom in rule.atoms()]
+        atoms = [atom for rule in self.guarded.guardian.rules for atom in rule.atoms()]
         return [atom for atom in atoms if isinstance(atom, Lookahead)]
 
     def safe_set(self) -> SafeSet | None:
@@ -98,10 +99,10 @@ class Member:
 
         Of the `described` rules alone, if those are given.
         """
-        if not isinstance(self.env, GuardedEnv):
+        if self.guarded is None:
             return None
         try:
-            return self.env.safe_set(self.described)
+            return self.guarded.safe_set(self.described)
         except GxError:  # the verdict will fall back and report why
             return None
 
@@ -126,6 +127,10 @@ class Environments:
         """Whether anything looks for unsafe events."""
         self.finished: list[Episode] = []
         """Episodes that ended in the last step."""
+        self.guarded = [member.guarded for member in self.members if member.guarded is not None]
+        """The layers that ask the rules."""
+        self.near_miss = self.guarded[0].audit.near_miss if self.guarded else 0.0
+        """Margins below this are counted as near misses."""
 
     def __len__(self) -> int:
         return len(self.members)
@@ -154,7 +159,12 @@ class Environments:
     @property
     def lazy(self) -> bool:
         """Whether a verdict may leave actions untested."""
-        return any(isinstance(m.env, GuardedEnv) and m.env.guardian.lazy for m in self.members)
+        return any(layer.guardian.lazy for layer in self.guarded)
+
+    def close(self) -> None:
+        """Close every environment."""
+        for member in self.members:
+            member.env.close()
 
     def safe_sets(self) -> Array:
         """Codes [N, width] of the complete safe sets in the current states."""
@@ -220,7 +230,7 @@ class Environments:
 
     def code(self, member: Member) -> Array:
         """The code [width] in the current state of an environment, where no action has been chosen yet."""
-        blank = member.env.guardian.blank_actions(1)[0] if isinstance(member.env, GuardedEnv) else None
+        blank = None if member.guarded is None else member.guarded.guardian.blank_actions(1)[0]
         return self.encode(self._or_only(member.safe_set(), blank))
 
 

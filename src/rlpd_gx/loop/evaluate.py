@@ -56,7 +56,6 @@ def evaluate(
     seed: int,
     *,
     sample: bool,
-    near_miss: float = 0.05,
 ) -> Evaluation:
     """Play whole episodes. Nothing is learned, and no generator of the run is touched."""
     result = Evaluation()
@@ -68,16 +67,16 @@ def evaluate(
             sets = environments.safe_sets() if needs_sets else None
             proposed = learner.act(environments.observation, sets, explore=sample, generator=generator)
             transition = environments.step(proposed, sets)
-            count(result.tally, transition, environments, near_miss)
+            count(result.tally, transition, environments)
             result.episodes += environments.finished
     return result
 
 
-def count(tally: Tally, transition: Transition, environments: Environments, near_miss: float) -> None:
+def count(tally: Tally, transition: Transition, environments: Environments) -> None:
     """Add the proposals of a transition to a tally, and the episodes that ended with it."""
     for i, verdict in enumerate(transition.verdicts):
         if transition.executed[i]:
-            tally.add(verdict, near_miss, unsafe_event=bool(transition.unsafe_event[i]))
+            tally.add(verdict, environments.near_miss, unsafe_event=bool(transition.unsafe_event[i]))
         else:
             tally.add_stop(transition.stop_reasons[i])
     for done in environments.finished:

@@ -12,9 +12,7 @@ import torch
 
 from rlpd_gx import trees
 from rlpd_gx.envs.actions import ActionView
-from rlpd_gx.envs.description import describe
-from rlpd_gx.envs.making import ATARI
-from rlpd_gx.guardian import GuardedEnv
+from rlpd_gx.envs.description import describe, game_of
 from rlpd_gx.learner import QLearner
 from rlpd_gx.learner.inspection import values_and_targets, values_at
 from rlpd_gx.loop import behaviour, probes, visits
@@ -107,8 +105,7 @@ class PolicySubject:
     @property
     def game(self) -> str | None:
         """The Atari game, if it is one."""
-        ours = ATARI.fullmatch(self.task.config.run.env)
-        return None if ours is None else ours["game"]
+        return game_of(self.task.config.run.env)
 
     # --- episodes ----------------------------------------------------------------------------------------
 
@@ -117,7 +114,7 @@ class PolicySubject:
         if guarded not in self._played:
             environments = self._environments(self.task if guarded else probes.unguarded(self.task))
             self._played[guarded] = self._play(environments)
-            probes.close(environments)
+            environments.close()
         return self._played[guarded]
 
     def _environments(self, task: Task, *, evaluation: bool = True) -> Environments:
@@ -141,7 +138,7 @@ class PolicySubject:
                         found.visited, stride = found.visited[::2], 2 * stride
                 steps += 1
                 rewards += [float(transition.reward[0])] * bool(transition.executed[0])
-                count(found.tally, transition, environments, self._near_miss(environments))
+                count(found.tally, transition, environments)
                 found.episodes += environments.finished
             found.rewards.append(np.array(rewards))
         return found
@@ -150,9 +147,7 @@ class PolicySubject:
         """Proposed actions [1, ...], and the transition."""
         resamples = self.learner is not None and self.learner.config.execution == "resample"
         # a policy that draws from the safe set does so only where the guard enforces it
-        enforced = all(
-            isinstance(m.env, GuardedEnv) and m.env.guardian.mode == "enforce" for m in environments.members
-        )
+        enforced = [layer for layer in environments.guarded if layer.guardian.mode == "enforce"]
         sets = environments.safe_sets() if resamples and enforced else None
         proposed = self.policy.act(environments.observation, sets, explore=self._samples, generator=generator)
         return proposed, environments.step(proposed, sets)
@@ -164,11 +159,6 @@ class PolicySubject:
     @property
     def _device(self) -> torch.device:
         return torch.device("cpu") if self.learner is None else self.learner.device
-
-    @staticmethod
-    def _near_miss(environments: Environments) -> float:
-        env = environments.members[0].env
-        return env.audit.near_miss if isinstance(env, GuardedEnv) else 0.0
 
     # --- values ------------------------------------------------------------------------------------------
 
@@ -202,7 +192,7 @@ class PolicySubject:
                     rewards.append(float(transition.reward[0]))
             values += q
             returns += list(monte_carlo(rewards, gamma, terminated=bool(transition.terminated[0])))
-        probes.close(environments)
+        environments.close()
         return np.array(values), np.array(returns)
 
     def _critics(self) -> QLearner:
@@ -231,13 +221,12 @@ class PolicySubject:
     def margins_on_critical_states(self, delta: float) -> Array:
         """Least margin [B] of the policy's own actions, under rules shifted inwards by delta."""
         environments = probes.shifted(self.task, delta)
-        env = environments.members[0].env
-        assert isinstance(env, GuardedEnv)
+        (guarded,) = environments.guarded
         margins = []
         for state, proposed in zip(self.critical_states, self._own_actions, strict=True):
             state.restore(environments)
-            margins.append(env.certify(environments.actions.executed(proposed)).margin)
-        probes.close(environments)
+            margins.append(guarded.certify(environments.actions.executed(proposed)).margin)
+        environments.close()
         return np.array(margins)
 
     @cached_property
@@ -259,9 +248,8 @@ class PolicySubject:
     def _replayed(self, *, guarded: bool) -> Times:
         task = self.task if guarded else probes.unguarded(self.task)
         environments = self._environments(task)
-        env = environments.members[0].env
         reported = describe(task.config.run.env).reports_unsafe_events
-        watched = reported or (isinstance(env, GuardedEnv) and env.unsafe_event is not None)
+        watched = reported or any(layer.unsafe_event is not None for layer in environments.guarded)
         steps, events = [], []
         for number, state in enumerate(self.critical_states[: self.replay_count]):
             state.restore(environments)
@@ -275,7 +263,7 @@ class PolicySubject:
                     break
             steps.append(step)
             events.append(event)
-        probes.close(environments)
+        environments.close()
         return Times(np.array(steps), np.array(events))
 
     # --- what training visited, and what the data supports -----------------------------------------------

@@ -15,7 +15,6 @@ from rlpd_gx.errors import GxError
 from rlpd_gx.guardian import GuardedEnv, Guardian
 from rlpd_gx.guardian.episodes import batched, context_fingerprint, first_action, parameters_at
 from rlpd_gx.guardian.named import named_rules
-from rlpd_gx.guardian.reading import batch_of_one
 from rlpd_gx.loading import load, raised
 from rlpd_gx.replay.offline import LiveSafeSets, OfflineDataset, formats, with_safe_sets
 from rlpd_gx.replay.offline.cache import is_dataset
@@ -106,15 +105,15 @@ def while_replayed(
     def safe_set(env: gym.Env) -> SafeSet | None:
         nonlocal noted
         try:
-            safe_sets = guardian.safe_sets(batch_of_one(live(env, None, {})))
+            found = guardian.safe_set(live(env, None, {}))
         except GxError as error:  # a rule failed: unknown here
             if not noted:
                 print(f"note: {error}", file=sys.stderr)
             noted = True
             return None
-        if safe_sets is None:
+        if found is None:
             raise _not_finite()
-        return safe_sets[0]
+        return found
 
     return LiveSafeSets(safe_set, guardian.fingerprint, fingerprint(live))
 

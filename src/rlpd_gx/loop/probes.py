@@ -80,7 +80,7 @@ def _ring_of_third_policy(task: Task, steps: int) -> Ring:
         if transition.ended.any():
             environments.reset(everywhere)
             ring.begin(environments.frame)
-    close(environments)
+    environments.close()
     return ring
 
 
@@ -119,7 +119,7 @@ def critical_states(task: Task, count: int) -> list[CriticalState]:
     tried = tried.reshape(len(tried), -1) if tried.ndim > 2 else tried  # safe sets are of flat actions
     environments.reset(np.ones(1, bool), [SEED])
     if why := snapshots.why_not(member.env):
-        close(environments)
+        environments.close()
         raise Unavailable(f"critical states are returned to, and {why}")
     found: list[CriticalState] = []
     for step in range(MOST_STEPS):
@@ -132,7 +132,7 @@ def critical_states(task: Task, count: int) -> list[CriticalState]:
             found.append(CriticalState(taken, member.observation, memory))
         if environments.step(policy()).ended.any():
             environments.reset(np.ones(1, bool))
-    close(environments)
+    environments.close()
     if not found:
         raise Unavailable(f"no critical state was seen in {MOST_STEPS:,} steps")
     return found
@@ -146,9 +146,3 @@ def shifted(task: Task, delta: float) -> Environments:
     except GxError as error:
         raise Unavailable(str(error)) from None
     return free.environments([free.make_env(evaluation=True, rules=rules)])
-
-
-def close(environments: Environments) -> None:
-    """Close every environment."""
-    for member in environments.members:
-        member.env.close()

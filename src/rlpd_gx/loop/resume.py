@@ -9,7 +9,6 @@ import numpy as np
 from rlpd_gx import settings
 from rlpd_gx.envs import snapshots
 from rlpd_gx.errors import GxError
-from rlpd_gx.guardian import GuardedEnv
 from rlpd_gx.learner import QLearner
 from rlpd_gx.loop.checkpoint import Checkpoints, Loaded
 from rlpd_gx.loop.environments import Environments, Member
@@ -20,9 +19,9 @@ from rlpd_gx.loop.task import Counting, Task
 from rlpd_gx.loop.train import Trainer, Watcher
 from rlpd_gx.replay.segments import Segments
 from rlpd_gx.rules import Lookahead
-from rlpd_gx.trees import Json
+from rlpd_gx.trees import Json, packed, unpacked
 
-FORMAT = 2
+FORMAT = 3
 """Changes with what a checkpoint holds: one of another format is refused, never reinterpreted."""
 
 
@@ -134,8 +133,7 @@ def restore(trainer: Trainer, state: dict[str, Any]) -> list[str]:
     trainer.last_score = np.nan if state["last_score"] is None else state["last_score"]
     if state["last_evaluation"] is not None:
         trainer.last_evaluation = Evaluation.from_state(state["last_evaluation"])
-    if "evaluation_rules" in state:  # checkpoints of earlier versions lack it
-        _recall(trainer.evaluation_environment.look_aheads, state["evaluation_rules"])
+    _recall(trainer.evaluation_environment.look_aheads, state["evaluation_rules"])
     for member, saved in zip(trainer.environments.members, state["environments"], strict=True):
         notes += _restore_member(trainer, member, saved)
     # Episodes that start over: their last step is truncated, and bootstraps from the safe set saved for that.
@@ -211,12 +209,12 @@ def _state(trainer: Trainer, segments: Segments) -> dict[str, Any]:
 
 
 def _member_state(environments: Environments, member: Member) -> dict[str, Any]:
-    observation, environment = member.observation, snapshots.snapshot(member.env)
+    environment = snapshots.snapshot(member.env)
     return {
         "environment": environment,
-        "observation": observation if isinstance(observation, dict) else {"": np.asarray(observation)},
+        "observation": packed(member.observation),
         "counts": member.counts(),
-        "audit": member.env.audit.state() if isinstance(member.env, GuardedEnv) else None,
+        "audit": None if member.guarded is None else member.guarded.audit.state(),
         "rules": [rule.memory() for rule in member.look_aheads],
         # for an episode that must start over: its last step is truncated here, and bootstraps from this state
         "safe_set": None if environment is not None else environments.code(member),
@@ -224,13 +222,12 @@ def _member_state(environments: Environments, member: Member) -> dict[str, Any]:
 
 
 def _restore_member(trainer: Trainer, member: Member, saved: dict[str, Any]) -> list[str]:
-    if isinstance(member.env, GuardedEnv):
-        member.env.audit.load_state(saved["audit"])
+    if member.guarded is not None:
+        member.guarded.audit.load_state(saved["audit"])
     _recall(member.look_aheads, saved["rules"])
     if saved["environment"] is not None:
         snapshots.restore(member.env, saved["environment"])
-        observation = saved["observation"]
-        member.observation = observation.get("", observation)
+        member.observation = unpacked(saved["observation"])
         for name, value in saved["counts"].items():
             setattr(member, name, value)
         return []

@@ -17,7 +17,7 @@ from rlpd_gx.envs.actions import ActionView
 from rlpd_gx.envs.description import describe, learner_space
 from rlpd_gx.envs.making import make
 from rlpd_gx.errors import GxError
-from rlpd_gx.guardian import GuardedEnv, Guardian
+from rlpd_gx.guardian import Guardian, guarded_layer
 from rlpd_gx.guardian.named import guard_options
 from rlpd_gx.learner import (
     Learner,
@@ -120,15 +120,16 @@ class Task:
             env, rules, options = self._guarded()
         env.reset(seed=self.config.run.seed)
         safe_set = described = None
-        if isinstance(env, GuardedEnv):
-            safe_set = env.safe_set()
-            if safe_set is None and (described := env.guardian.described()) is not None:
-                safe_set = env.safe_set(described)
+        guarded = guarded_layer(env)
+        if guarded is not None:
+            safe_set = guarded.safe_set()
+            if safe_set is None and (described := guarded.guardian.described()) is not None:
+                safe_set = guarded.safe_set(described)
         example = Example(
             observation_space=learner_space(env.observation_space),
             actions=ActionView(env.action_space),
             stack=int(getattr(env.unwrapped, "frame_stack", 1)),
-            guardian=env.guardian if isinstance(env, GuardedEnv) else None,
+            guardian=None if guarded is None else guarded.guardian,
             described=described,
             safe_set=safe_set,
             embedding=getattr(safe_set, "embedding", None),

@@ -16,7 +16,7 @@ from rlpd_gx import trees
 from rlpd_gx.envs.actions import uniform_actions
 from rlpd_gx.envs.description import describe
 from rlpd_gx.errors import GxError
-from rlpd_gx.guardian import Audit, GuardedEnv
+from rlpd_gx.guardian import Audit
 from rlpd_gx.learner import Diverged, QLearner
 from rlpd_gx.learner.inspection import values_and_targets
 from rlpd_gx.learner.q_learner import returns_to_go
@@ -81,8 +81,6 @@ class Trainer:
         audit_files = [folder.path / name for name in audit_names(run.num_envs)]
         self.environments = task.environments([task.make_env(audit=file) for file in audit_files])
         self.evaluation_environment = task.environments([task.make_env(evaluation=True)])
-        audits = self.audits()
-        self.near_miss = audits[0].near_miss if audits else 0.0
         self.dss, self.dts = task.dss(), task.dts()
         self.step, self.warm_updates, self.owed_updates, self.updates = 0, 0, 0, 0
         self.window = Window()
@@ -160,7 +158,7 @@ class Trainer:
     def store(self, transition: Transition) -> None:
         """Write the step to the replay buffer, count it, and reset where episodes ended."""
         self.online.add(self.guard.stored(transition))
-        self.window.stepped(transition, self.environments, self.near_miss)
+        self.window.stepped(transition, self.environments)
         for done in self.environments.finished:
             self.last_score = done.score
             values = asdict(done)
@@ -262,7 +260,6 @@ class Trainer:
                 episodes,
                 EVALUATION_SEED + 1_000 * run.seed,
                 sample=describe(run.env).sample_in_evaluation,
-                near_miss=self.near_miss,
             )
         self.report("evaluation", **self.last_evaluation.row(), **self.probed())
 
@@ -325,7 +322,7 @@ class Trainer:
 
     def audits(self) -> list[Audit]:
         """The audit of each guarded environment."""
-        return [m.env.audit for m in self.environments.members if isinstance(m.env, GuardedEnv)]
+        return [layer.audit for layer in self.environments.guarded]
 
     def count_time(self) -> None:
         """Bring the total up to date: what a checkpoint holds is never less than the sum of its parts."""
@@ -378,10 +375,10 @@ class Window:
         self.sums: dict[str, float] = {}
         self.updates = 0
 
-    def stepped(self, transition: Transition, environments: Environments, near_miss: float) -> None:
+    def stepped(self, transition: Transition, environments: Environments) -> None:
         """Count a step of every environment."""
         for tally in (self.tally, self.total):
-            count(tally, transition, environments, near_miss)
+            count(tally, transition, environments)
 
     def learned(self, metrics: dict[str, float]) -> None:
         """Add up the metrics of a block of updates."""

@@ -15,7 +15,7 @@ from rlpd_gx.envs.atari.games import TABLES
 from rlpd_gx.envs.atari.lookahead import Emulator
 from rlpd_gx.envs.atari.offline import FOLDER, sets_of
 from rlpd_gx.envs.atari.planner import PlanSearch
-from rlpd_gx.envs.description import describe
+from rlpd_gx.envs.description import describe, game_of
 from rlpd_gx.loop.offline_rules import while_replayed
 from rlpd_gx.replay.offline import load
 from rlpd_gx.replay.offline.formats import action_log
@@ -52,6 +52,10 @@ def names(path):
 
 def test_every_game_has_a_planned_set_and_all_of_them_are_small():
     assert {game for game in GAMES if "planner" in sets_of(game)} == set(GAMES)
+    for spelled in ("ms_pacman", "mspacman", "MSPACMAN"):
+        assert sets_of(spelled) == sets_of("MsPacman")
+        assert game_of(f"Atari/{spelled}-ram") == "MsPacman"
+    assert game_of("Hopper-v5") is None
     assert sum(path.stat().st_size for path in LOGS) < 5_000_000
 
 

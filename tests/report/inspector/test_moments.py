@@ -85,6 +85,14 @@ def test_an_evaluation_is_played_again_from_its_seed(walk):
         assert "the return equals the recorded one" in found["note"]
 
 
+def test_random_proposals_of_an_evaluation_are_drawn_again(tmp_path):
+    folder = tiny_run(tmp_path / "run", guard="random", evaluation_episodes=2, **WALK)
+    moments = Moments(folder)
+    for index in (1, 0):
+        found = moments.answer({"do": "episode", "episode": {"kind": "evaluation", "index": index}})[0]
+        assert "the return equals the recorded one" in found["note"]
+
+
 def test_pictures_and_tries_belong_to_their_step(walk):
     """In any order, each step shows the state before it, and its rules are asked about that state."""
     moments = Moments(walk)

@@ -101,6 +101,18 @@ def test_another_site_cannot_start_a_replay(tmp_path, serve, monkeypatch, site):
     assert len(begun) == 3
 
 
+def test_why_a_replay_fails_reaches_the_page(tmp_path, serve, monkeypatch):
+    write_run(tmp_path / "a", steps=200)
+    server = serve(tmp_path)
+
+    def fails(*asked, **how):
+        raise GxError("it cannot be drawn here")
+
+    monkeypatch.setattr(server.replayers, "of", fails)
+    status, _, content = ask(server, "/api/frame?name=a&kind=evaluation&index=0&step=0")
+    assert (status, json.loads(content)["error"]) == (409, "it cannot be drawn here")
+
+
 def test_trying_needs_the_token_of_the_page(tmp_path, serve):
     write_run(tmp_path / "a", steps=200)
     server = serve(tmp_path)

@@ -215,10 +215,10 @@ class Handler(BaseHTTPRequestHandler):
     def _answer(self, make: Callable[[], Any], kind: str = "application/json") -> None:
         try:
             made = make()
+        except GxError as error:  # before the others: it is a ValueError
+            self._refuse(HTTPStatus.CONFLICT, str(error))
         except (KeyError, IndexError, ValueError, TypeError, AttributeError, RecursionError):
             self._refuse(HTTPStatus.NOT_FOUND, "there is no such run, episode or step")
-        except GxError as error:
-            self._refuse(HTTPStatus.CONFLICT, str(error))
         else:
             if kind == "application/json":
                 made = json.dumps(made, allow_nan=False, separators=(",", ":")).encode()

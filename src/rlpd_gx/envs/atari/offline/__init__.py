@@ -10,5 +10,8 @@ FOLDER = Path(__file__).parent
 
 
 def sets_of(game: str) -> dict[str, Path]:
-    """The logs of a game, by the name of their set."""
-    return {path.parent.name: path for path in sorted(FOLDER.glob(f"*/{game}.json.gz"))}
+    """The logs of a game, by the name of their set; case and underscores in the game's name do not matter."""
+    wanted = f"{game.replace('_', '').lower()}.json.gz"
+    return {
+        path.parent.name: path for path in sorted(FOLDER.glob("*/*.json.gz")) if path.name.lower() == wanted
+    }
