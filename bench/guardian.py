@@ -102,9 +102,8 @@ def conic(kind, part, a, d):
         right = np.concatenate([box, [np.sqrt(c)], np.zeros(d)])
         cones = [clarabel.NonnegativeConeT(2 * d), clarabel.SecondOrderConeT(d + 1)]
         return small, -a, sparse.csc_matrix(side), right, cones
-    below = (
-        -np.diag(w) if isinstance(part, gx.WeightedL1) else np.zeros((d, d))
-    )  # t >= w x, t >= below, sum t <= c
+    # t >= w x, t >= below, sum t <= c
+    below = -np.diag(w) if isinstance(part, gx.WeightedL1) else np.zeros((d, d))
     side = np.block([
         [eye, 0 * eye], [-eye, 0 * eye], [np.diag(w), -eye], [below, -eye], [np.zeros((1, d)), np.ones((1, d))],
     ])  # fmt: skip

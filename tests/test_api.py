@@ -316,9 +316,8 @@ class Mixed(gym.Env):
 
 @gx.mask_rule(name="not three")
 def not_three(state):
-    return np.array(
-        [True, True, state["pose"][1] < 2]
-    )  # rules read the observation as the environment gives it
+    # rules read the observation as the environment gives it
+    return np.array([True, True, state["pose"][1] < 2])
 
 
 class Pair(gym.Env):

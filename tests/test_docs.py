@@ -43,13 +43,8 @@ NOT_RUN = {  # page, first line of the block -> the reason given there
     ("docs/first-run.md", "rlpd-gx train --config examples/hopper.yaml --compare"): "takes minutes",
     ("docs/tutorial.md", "pip install '.[sb3,minari,video]'"): "installs",
 }
-OTHER_PROGRAMS = {
-    "--only",
-    "--minutes",
-    "--large",
-    "--peer",
-    "--data",
-}  # flags of torture, bench and experiments
+# flags of torture, bench and experiments
+OTHER_PROGRAMS = {"--only", "--minutes", "--large", "--peer", "--data"}
 
 
 @dataclass

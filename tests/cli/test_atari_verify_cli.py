@@ -90,9 +90,8 @@ def test_the_ratio_of_rates_has_its_exact_interval():
     assert (middle, high) == (61, np.inf)
     share = 1 - 0.025 ** (1 / 30)  # (1 - share)^30 = 0.025
     assert low == pytest.approx((1 - share) / share)
-    assert fewer(30, 0, steps=500) == pytest.approx(
-        (middle / 2, low / 2, np.inf)
-    )  # half as long says half as much
+    # half as long says half as much
+    assert fewer(30, 0, steps=500) == pytest.approx((middle / 2, low / 2, np.inf))
     middle, low, high = fewer(10, 10)
     assert middle == 1
     assert low == pytest.approx(1 / high)  # nothing tells them apart

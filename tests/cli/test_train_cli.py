@@ -103,9 +103,8 @@ def test_off_a_terminal_each_log_every_is_a_line_and_the_tables_say_what_was_wat
         assert found[3] != "not watched"
         assert (found[2] is None) == (step == 20)
     assert len(shown["no guard"]) == 3
-    assert not any(
-        "corrections" in line for line in shown["no guard"]
-    )  # without a guard nothing is corrected
+    # without a guard nothing is corrected
+    assert not any("corrections" in line for line in shown["no guard"])
     assert max(map(len, done.stdout.splitlines())) <= 80
     training = done.stdout.partition("\nTraining")[2]
     assert re.search(r"Corrections +[\d,]+ +no guard", training)

@@ -45,9 +45,8 @@ def home(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def pole(home):
-    return tiny_run(
-        home / "pole", env="CartPole-v1", rules="play_rules:lean", learning_starts=100
-    )  # still random
+    # still random
+    return tiny_run(home / "pole", env="CartPole-v1", rules="play_rules:lean", learning_starts=100)
 
 
 @pytest.fixture(scope="module")

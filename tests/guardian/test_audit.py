@@ -67,9 +67,8 @@ def test_a_batch_counts_like_one_by_one_and_remembered_verdicts_like_fresh_ones(
     mask = np.array([True, False, True])
     remembered = gx.Guardian(gym.spaces.Discrete(3), gx.mask_rule(lambda s: mask, name="m"))
     ids = np.random.default_rng(1).integers(0, 3, 300)
-    plain = gx.Guardian(
-        gym.spaces.Discrete(3), gx.mask_rule(lambda s: mask.tolist(), name="m")
-    )  # lists are not
+    # lists are not
+    plain = gx.Guardian(gym.spaces.Discrete(3), gx.mask_rule(lambda s: mask.tolist(), name="m"))
     for i in ids:
         assert remembered.certify(None, int(i)).action == plain.certify(None, int(i)).action
     assert remembered.audit.tally == plain.audit.tally

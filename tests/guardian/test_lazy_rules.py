@@ -53,9 +53,8 @@ def test_the_choice_is_the_nearest_allowed_action_and_nothing_else_is_asked(
     order = sorted(range(N), key=lambda a: (distance[a], -prefer[a], a))
     nearest = next((a for a in order if allowed[a]), None)
     until = N if nearest is None else order.index(nearest) + 1
-    assert asked.actions == [
-        a for a in order[:until] if mask[a]
-    ]  # what the cheap rule forbids is never asked
+    # what the cheap rule forbids is never asked
+    assert asked.actions == [a for a in order[:until] if mask[a]]
     known = np.isin(np.arange(N), asked.actions)
     assert np.array_equal(verdict.safe_set.tested, known | ~mask)
     assert np.array_equal(verdict.safe_set.allowed, known & allowed)

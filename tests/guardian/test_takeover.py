@@ -27,10 +27,8 @@ class Assisted(gym.Wrapper):
         return *outcome, info if taken is None else info | {"intervene_action": np.array(taken)}
 
 
-PERSON = {
-    1: np.array([0.8], np.float32),
-    4: np.array([-1.0], np.float32),
-}  # five steps, two of them a person's
+# five steps, two of them a person's
+PERSON = {1: np.array([0.8], np.float32), 4: np.array([-1.0], np.float32)}
 
 
 def test_after_a_takeover_the_persons_action_is_the_previous_one_and_is_counted(tmp_path):

@@ -123,9 +123,8 @@ def test_an_empty_set_yields_the_least_bad_action_and_says_so():
     verdict = gx.Guardian(PLANE, [up, down]).certify(None, np.array([0.7, 0.9]))
     assert verdict.status == "inevitable"
     assert verdict.inevitable
-    assert verdict.action == pytest.approx(
-        [0.7, 0.1], abs=1e-5
-    )  # both rules broken by 0.3: no point does better
+    # both rules broken by 0.3: no point does better
+    assert verdict.action == pytest.approx([0.7, 0.1], abs=1e-5)
 
 
 def test_discrete_actions_move_under_the_embedding():
@@ -263,9 +262,8 @@ def test_rules_that_are_not_batched_still_work_and_say_so_once():
     with pytest.warns(UserWarning, match="'slow one' is not batched"):
         batch = guardian.certify_batch(np.array([0.5, 1.0]), np.array([[1.0, 0.0], [1.0, 0.0]]))
     assert batch.action[:, 0] == pytest.approx([0.5, 1.0], abs=1e-6)
-    guardian.certify_batch(
-        np.array([0.5, 1.0]), np.array([[1.0, 0.0], [1.0, 0.0]])
-    )  # warnings are errors here
+    # warnings are errors here
+    guardian.certify_batch(np.array([0.5, 1.0]), np.array([[1.0, 0.0], [1.0, 0.0]]))
 
 
 def test_halfspaces_may_differ_in_number_from_state_to_state():

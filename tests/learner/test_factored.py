@@ -59,9 +59,8 @@ def _slow_policy(logits: list[float], counted: list[list[int]], how: str) -> dic
         if how == "renormalise":
             weight = [w if v in kept else 0.0 for v, w in enumerate(weight)]
         policy = [w / sum(weight) for w in weight]
-        if (
-            how == "project"
-        ):  # all values of a component are equally far from each other: the first allowed one runs
+        # all values of a component are equally far from each other: the first allowed one runs
+        if how == "project":
             policy = [
                 sum(policy[u] for u in range(n) if (u if u in kept else kept[0]) == v) for v in range(n)
             ]

@@ -168,9 +168,8 @@ def test_the_backup_of_bcq_leaves_out_what_the_data_does_not_support(tmp_path: P
         supports = learner.policy.supports(learner.encode(following))
     constrained, free = (v.amax(dim=1).numpy() for v in (q.masked_fill(~supports, -torch.inf), q))
     reward, discount = batch.reward[0], batch.discount[0]
-    np.testing.assert_allclose(
-        target, reward + discount * constrained, atol=0.1
-    )  # near greedy: alpha is 0.01
+    # near greedy: alpha is 0.01
+    np.testing.assert_allclose(target, reward + discount * constrained, atol=0.1)
     assert np.abs(target - (reward + discount * free)).max() > 1
 
 

@@ -18,9 +18,8 @@ def test_ensemble_variance_is_over_the_critics_not_over_states() -> None:
     found = values.q_variance(q)
     assert found["q_variance"] == 0.5  # variances 1 and 0
     assert found["q_variance_scaled"] == pytest.approx(0.5 / 5.5**2)
-    assert (
-        values.q_variance(np.array([[1.0, 5.0], [1.0, 5.0]]))["q_variance"] == 0
-    )  # states differ, critics agree
+    # states differ, critics agree
+    assert values.q_variance(np.array([[1.0, 5.0], [1.0, 5.0]]))["q_variance"] == 0
 
 
 def test_optimism_has_a_sign_and_leaves_out_unknown_returns() -> None:

@@ -77,9 +77,8 @@ def test_a_wrong_loop_would_be_seen(broken):
         return kernel.usable_rows(*arguments[:-2], 1, arguments[-1])  # whole stacks or not
 
     def stack_rows(rows, episode_step, *rest):
-        kernel.stack_rows(
-            rows, np.repeat(99, 2 * len(episode_step)).astype(np.int32)[::2], *rest
-        )  # across episodes
+        # across episodes
+        kernel.stack_rows(rows, np.repeat(99, 2 * len(episode_step)).astype(np.int32)[::2], *rest)
 
     def copy_rows(source, index, places, out):
         kernel.copy_rows(source, index, places[::-1].copy(), out)

@@ -14,10 +14,8 @@ import rlpd_gx as gx
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "barriers.py"
 SPACE = gym.spaces.Box(-5, 5, (1,), np.float64)
-CART = (
-    lambda x: np.array([x[1], 0.0]),
-    lambda x: np.array([[0.0], [1.0]]),
-)  # place and speed; the action pushes
+# place and speed; the action pushes
+CART = (lambda x: np.array([x[1], 0.0]), lambda x: np.array([[0.0], [1.0]]))
 
 
 def least_wall(x):

@@ -246,9 +246,8 @@ def test_a_union_with_an_unsolved_branch_does_not_claim_the_nearest_point(monkey
     import rlpd_gx.safe_sets.last_resort as last_resort
     import rlpd_gx.safe_sets.solver as solver
 
-    monkeypatch.setattr(
-        solver, "MAX_STEPS", -100
-    )  # the real solvers, allowed no step: the l1 branch stays open
+    # the real solvers, allowed no step: the l1 branch stays open
+    monkeypatch.setattr(solver, "MAX_STEPS", -100)
     monkeypatch.setattr(last_resort, "MAX_CUTS", 0)
     far = gx.bounds_rule(lambda s: ([-1, -1], [-0.9, -0.9]), name="far")
     near = gx.l1_rule(lambda s: ([1.0, 1.0], 1.0), name="near")

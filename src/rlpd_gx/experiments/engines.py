@@ -13,12 +13,8 @@ from rlpd_gx.experiments.worker import Job
 
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE"}  # many small runs: one thread each
 
-PRELOADED = (
-    worker.__name__,
-    "torch._dynamo",
-    "scipy.stats",
-    "rlpd_gx.envs.atari",
-)  # seconds of every run otherwise
+# seconds of every run otherwise
+PRELOADED = (worker.__name__, "torch._dynamo", "scipy.stats", "rlpd_gx.envs.atari")
 
 
 @dataclass(frozen=True)

@@ -30,9 +30,8 @@ class Arm:
     inevitable: int = 0
     simulated_steps: int = 0
     score: list[float] = field(default_factory=list)  # of each block
-    milliseconds: list[float] = field(
-        default_factory=list
-    )  # of each verdict; of each step where there is no guard
+    # of each verdict; of each step where there is no guard
+    milliseconds: list[float] = field(default_factory=list)
 
 
 def play(

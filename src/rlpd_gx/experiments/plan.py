@@ -53,9 +53,8 @@ class Planned:
         values = {k: v for k, v in settings.flat(self.config).items() if k not in (*ELSEWHERE, "preset")}
         values["offline"] = _content(values["offline"])
         values["rules"] = _rules(values["env"], json.dumps(values["env_kwargs"]), values["rules"])
-        values["compile"] = (
-            False  # it changes rounding; left in, so that rows of before keep their fingerprint
-        )
+        # it changes rounding; left in, so that rows of before keep their fingerprint
+        values["compile"] = False
         values["fork"] = self.fork.fingerprint if self.fork else None
         return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()[:16]
 

@@ -21,9 +21,8 @@ from rlpd_gx.loop.train import Stopped, Trainer
 
 OUTPUT, COST = "output.txt", "seconds of processor time"
 STOPPED, FAILED = 3, 2  # exit codes: saved and to be resumed; wrong settings or data
-PATIENCE_SECONDS = (
-    120  # for another process that writes the folder: of a sweep that was killed, or on a lost node
-)
+# for another process that writes the folder: of a sweep that was killed, or on a lost node
+PATIENCE_SECONDS = 120
 
 
 @dataclass(frozen=True)

@@ -304,9 +304,8 @@ class Guardian:
             return None
         try:
             if callable(fallback):
-                half = (
-                    None if clock.left is None else clock.left / 2
-                )  # the rest is for checking it by the rules
+                # the rest is for checking it by the rules
+                half = None if clock.left is None else clock.left / 2
                 fallback = self._fallback_worker.run(partial(fallback, state), half)
             action = self._typed(fallback)
             margins = self._margins_at(judgement, row, action, clock)

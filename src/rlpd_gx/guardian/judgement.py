@@ -28,9 +28,8 @@ class Judgement:
     exact: np.ndarray  # [B]
     safe_set: SafeSet | None
     failures: dict[int, str] = field(default_factory=dict)
-    margin_at: Callable[[int, Action], np.ndarray] | None = (
-        None  # (row, action) -> [R], for checking fallbacks
-    )
+    # (row, action) -> [R], for checking fallbacks
+    margin_at: Callable[[int, Action], np.ndarray] | None = None
     executed_margins: np.ndarray | None = None  # [R, B] of each rule at `action`; `margins` if not given
 
     def __post_init__(self) -> None:

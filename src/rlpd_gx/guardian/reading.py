@@ -43,9 +43,8 @@ class States:
             return read_only(self.batch), {n: read_only(getattr(self.context, n)) for n in needs}
         one = {n: read_only(pick(getattr(self.context, n), i)) for n in needs}
         if "time" in one:
-            one["time"] = int(
-                one["time"]
-            )  # as outside a batch: a numpy number would change a rule's precision
+            # as outside a batch: a numpy number would change a rule's precision
+            one["time"] = int(one["time"])
         return read_only(pick(self.batch, i)), one
 
     def all(self, needs: tuple[str, ...]) -> tuple[State, Json]:

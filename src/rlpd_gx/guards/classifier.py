@@ -32,9 +32,8 @@ BATCH = 256
 CHECK_EVERY = 50  # blocks of updates between new thresholds
 CHECKED = 4_096  # rows that are drawn for one
 LEAST_EVENTS = 20
-LARGEST_THRESHOLD = (
-    0.5  # what is more likely than not to end badly is vetoed, however sure the classifier is of others
-)
+# what is more likely than not to end badly is vetoed, however sure the classifier is of others
+LARGEST_THRESHOLD = 0.5
 BLOCK, HELD_OUT = 64, 5  # one in five blocks of 64 rows is held out: neighbours are alike
 
 

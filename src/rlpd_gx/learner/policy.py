@@ -22,9 +22,8 @@ from rlpd_gx.types import Array, Observation
 
 RESAMPLES = 16  # draws for `resample`; if none is allowed, the Guardian projects the first
 LOG_STD = (-20.0, 2.0)
-FIRST_VALUES = (
-    0.01  # scale of a soft policy's untrained values: they are much smaller than alpha, so it is uniform
-)
+# scale of a soft policy's untrained values: they are much smaller than alpha, so it is uniform
+FIRST_VALUES = 0.01
 UNSUPPORTED = -1e30  # logit: finite, so that a softmax over unsupported actions alone is uniform
 
 

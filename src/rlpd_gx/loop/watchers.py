@@ -173,9 +173,8 @@ def tensorboard(trainer: Trainer) -> Tracker:
     folder = str(trainer.folder.path / "tensorboard")
     writer = SummaryWriter(folder, purge_step=trainer.step + 1 if trainer.step else None)
     for summary in hparams(_plain_settings(trainer), {"eval/return": 0.0}):
-        writer._get_file_writer().add_summary(
-            summary
-        )  # in the same file: add_hparams would make a second run
+        # in the same file: add_hparams would make a second run
+        writer._get_file_writer().add_summary(summary)
 
     def write(named: Mapping[str, float], step: int) -> None:
         for tag, value in named.items():

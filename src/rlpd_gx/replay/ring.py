@@ -54,9 +54,8 @@ class Ring:
         self._columns = self.timeline.columns()
         self._dtypes = layout.columns()
         self._first_row = np.arange(num_envs) * rows_per_env
-        self._written = np.zeros(
-            num_envs, np.int64
-        )  # rows ever begun in each env: row n is at n % rows_per_env
+        # rows ever begun in each env: row n is at n % rows_per_env
+        self._written = np.zeros(num_envs, np.int64)
         self._open = np.zeros(num_envs, np.bool_)  # whether a step may be taken from the newest row
 
     @property

@@ -71,9 +71,8 @@ def along_boundary(
     active = (excess.abs() <= ACTIVE * (1 + rows.magnitude(point))) & excess.isfinite()
     J = torch.where(active[..., None], slope, 0.0) * free[..., None, :]  # [..., K, d]
     multiplier = _solve(J @ J.mT, (J @ (a - point)[..., None])).clamp(min=0)  # [..., K, 1]
-    inverse = free / (
-        1 + 2 * (rows.quad * torch.where(active[..., None], multiplier, 0.0)).sum(dim=-2)
-    )  # M^-1, diagonal
+    # M^-1, diagonal
+    inverse = free / (1 + 2 * (rows.quad * torch.where(active[..., None], multiplier, 0.0)).sum(dim=-2))
     MJ = J * inverse[..., None, :]
     normal = _solve(MJ @ J.mT, MJ @ gradient[..., None])
     return inverse * gradient - (MJ.mT @ normal)[..., 0]

@@ -15,10 +15,8 @@ from rlpd_gx.safe_sets.separable import Rows, minimum_over_box
 UNIT = 2.0**-53  # largest relative error of one operation
 UNDERFLOW = 1e-300  # more than all underflows of one row together
 SPLITTER = 2.0**27 + 1
-RANGE = (
-    2.0**-300,
-    2.0**300,
-)  # factors within it multiply without overflow, and their errors without underflow
+# factors within it multiply without overflow, and their errors without underflow
+RANGE = (2.0**-300, 2.0**300)
 LEAST = 5e-324
 
 
@@ -126,9 +124,8 @@ def proven_empty(rows: Rows, weights: Array, low: Array, high: Array) -> Array:
     )
     size = xp.sum(xp.sum(largest, axis=-1) + weights * xp.abs(used), axis=-1)
     k, d = rows.pos.shape[-2:]
-    furthest = xp.clip(
-        xp.max(reach[:, 0, :], axis=-1), 1.0, None
-    )  # an underflow is multiplied by it at most twice
+    # an underflow is multiplied by it at most twice
+    furthest = xp.clip(xp.max(reach[:, 0, :], axis=-1), 1.0, None)
     error = (2 * k + 2 * d + 16) * UNIT * size + UNDERFLOW * furthest * furthest
     proven = gap > error
     doubtful = ~proven & ~(gap < -error) & xp.any(weights > 0, axis=-1)

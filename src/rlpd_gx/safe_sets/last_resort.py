@@ -137,9 +137,8 @@ def _is_nearest(a: np.ndarray, x: np.ndarray, multipliers: np.ndarray, problem: 
     dual = 0.5 * np.sum(form.metric * (y - form.a) ** 2) + np.sum(weights * form.excess(y))
     primal = 0.5 * np.sum(problem.metric * (x - a) ** 2)
     size = np.abs(form.combine(form.rows, y)).sum(axis=1) + np.abs(form.bound)
-    rounding = (
-        (2 * len(a) + 16) * exact.UNIT * np.sum(weights * size)
-    )  # of the dual, where multipliers are large
+    # of the dual, where multipliers are large
+    rounding = (2 * len(a) + 16) * exact.UNIT * np.sum(weights * size)
     return bool(primal - dual <= GAP * primal + rounding)
 
 

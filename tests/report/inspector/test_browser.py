@@ -43,9 +43,8 @@ def home(tmp_path_factory):
     """A server over runs: two that can be replayed, some written by hand, a damaged and a hostile one."""
     root = tmp_path_factory.mktemp("inspector") / "runs"
     before = os.environ.get("PYTHONPATH", "")
-    os.environ["PYTHONPATH"] = os.pathsep.join(
-        [str(HERE), before]
-    )  # the replaying process imports the same rules
+    # the replaying process imports the same rules
+    os.environ["PYTHONPATH"] = os.pathsep.join([str(HERE), before])
     walk = {"env": "small_worlds:Walk", "rules": "small_worlds:edge", "steps": 130, "evaluate_every": 65}
     tiny_run(root / "walk", **walk, log_every=10, learning_starts=100)  # random proposals: some are corrected
     tiny_run(root / "push", env="small_worlds:Push", rules="small_worlds:gentle", steps=60, log_every=10)

@@ -5,13 +5,8 @@ from rlpd_gx.experiments.evidence import Rows, better, late, lower, score, toget
 from rlpd_gx.experiments.experiment import RANDOM, Experiment, Findings, Request, Variant, atari_runs
 from rlpd_gx.experiments.plan import Planned
 
-GAMES = (
-    "BankHeist",
-    "Frostbite",
-    "Krull",
-    "Boxing",
-    "Pong",
-)  # Assault, the paper's sixth, was used for tuning
+# Assault, the paper's sixth, was used for tuning
+GAMES = ("BankHeist", "Frostbite", "Krull", "Boxing", "Pong")
 UNIFORM, FIXED, DTS = "uniform", "fixed-k", "DTS"
 SAMPLERS = (
     Variant(UNIFORM, values={"sampler": "uniform"}),

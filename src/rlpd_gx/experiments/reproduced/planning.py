@@ -10,16 +10,8 @@ from rlpd_gx.experiments.reproduced.atari100k import AHEAD, KEYS, RANDOM_AHEAD, 
 from rlpd_gx.metrics.scores import AGGREGATES
 from rlpd_gx.report.chapter import Table
 
-GAMES = (
-    "Boxing",
-    "Qbert",
-    "Asterix",
-    "Breakout",
-    "MsPacman",
-    "Pong",
-    "Seaquest",
-    "Freeway",
-)  # cheap look-ahead first
+# cheap look-ahead first
+GAMES = ("Boxing", "Qbert", "Asterix", "Breakout", "MsPacman", "Pong", "Seaquest", "Freeway")
 GAME_STEPS = 4_500  # of 4 frames
 VARIANTS = (
     Variant(AHEAD, values={"rules": LOOK_AHEAD}),

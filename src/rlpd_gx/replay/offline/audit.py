@@ -155,9 +155,8 @@ def _empty(dataset: OfflineDataset, rows: Array) -> int:
         if anywhere.ndim > 2:
             anywhere = anywhere.reshape(len(some), -1)
         sets = decode(line.safe_set[some], spec)
-        if isinstance(
-            sets, Asked
-        ):  # only the convex part can prove emptiness, and the rules are not loaded here
+        # only the convex part can prove emptiness, and the rules are not loaded here
+        if isinstance(sets, Asked):
             sets = sets.convex
         count += int(np.count_nonzero(sets.nearest(anywhere).empty))
     return count

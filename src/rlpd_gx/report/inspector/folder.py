@@ -53,10 +53,8 @@ class Folder:
                 self.runs[name] = run
                 self.unread = len(found) - number
             if len(names) > told and (time.monotonic() > due or number == len(found)):
-                told, pause = (
-                    len(names),
-                    2 * pause,
-                )  # drawing a page again and again would take longer than reading
+                # drawing a page again and again would take longer than reading
+                told, pause = (len(names), 2 * pause)
                 due = time.monotonic() + pause
                 self._tell()
         if len(names) > told:

@@ -43,9 +43,8 @@ class Inspector(ThreadingHTTPServer):
         self.replayers = Replayers()
         self.loopback = _is_loopback(host)
         self.token = "" if self.loopback else secrets.token_urlsafe(24)
-        self.try_token = secrets.token_urlsafe(
-            24
-        )  # known to pages that this process served, and to no other site
+        # known to pages that this process served, and to no other site
+        self.try_token = secrets.token_urlsafe(24)
         self.listeners = threading.Semaphore(MOST_LISTENERS)
         self.closing = threading.Event()
         try:

@@ -21,10 +21,8 @@ name = "minari"
 description = "Minari dataset folder"
 # Where `rlpd-gx collect` stores what Minari has no field for.
 PROPOSED, MARGIN, UNSAFE = "proposed_action", "margin", "unsafe_event"
-SAFE_SET, SAFE_SET_KNOWN = (
-    "safe_set",
-    "safe_set_known",
-)  # in infos too, but with an entry for the reset's state
+# in infos too, but with an entry for the reset's state
+SAFE_SET, SAFE_SET_KNOWN = ("safe_set", "safe_set_known")
 AGAIN = "download or make it again"
 FINGERPRINT, SPEC = "rules_fingerprint", "safe_set_spec"  # in the metadata
 
