@@ -12,3 +12,8 @@ class StopEpisode(RuntimeError):
 def missing_extra(package: str, extra: str) -> GxError:
     """The sentence for an optional part that is not installed."""
     return GxError(f"{package} is not installed; add it with: pip install 'rlpd-gx[{extra}]'")
+
+
+def first_line(error: BaseException) -> str:
+    """What an error says, for a sentence of ours; the name of its kind where it says nothing."""
+    return next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)

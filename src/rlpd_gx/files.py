@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
-from rlpd_gx.errors import GxError
+from rlpd_gx.errors import GxError, first_line
 
 
 def user_cache(name: str) -> Path:
@@ -116,4 +116,4 @@ def _umask() -> int:
 
 
 def _not_written(path: Path, error: OSError) -> GxError:
-    return GxError(f"{path}: cannot be written: {error.strerror or str(error).splitlines()[0]}")
+    return GxError(f"{path}: cannot be written: {error.strerror or first_line(error)}")

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from rlpd_gx.config import PRESETS, Config, DataConfig, LearnerConfig, RunConfig, Settings
-from rlpd_gx.errors import GxError
+from rlpd_gx.errors import GxError, first_line
 from rlpd_gx.loading import did_you_mean
 
 FORMAT = 2
@@ -108,8 +108,7 @@ def read_file(path: Path) -> tuple[str | None, Settings]:
     except GxError:
         raise
     except Exception as error:  # each parser has its own
-        first_line = str(error).splitlines()[0]
-        raise GxError(f"{path}: cannot be read as {path.suffix[1:].upper()}: {first_line}") from None
+        raise GxError(f"{path}: cannot be read as {path.suffix[1:].upper()}: {first_line(error)}") from None
     if not isinstance(content, dict):
         raise GxError(f"{path}: must hold settings by name")
     values: Settings = {}

@@ -12,7 +12,7 @@ from typing import IO, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rlpd_gx.errors import GxError
+from rlpd_gx.errors import GxError, first_line
 
 UNPACKED_TIMES, UNPACKED_FLOOR = 250, 1 << 28
 """Packed data may unpack to this many times its size, or to 256 MiB where that is more."""
@@ -27,8 +27,7 @@ def reading(place: object, remedy: str = AGAIN) -> Iterator[None]:
     except GxError:
         raise
     except Exception as error:
-        reason = (str(error).splitlines() or [""])[0][:200]
-        raise GxError(f"{place}: cannot be read ({reason or type(error).__name__}); {remedy}") from error
+        raise GxError(f"{place}: cannot be read ({first_line(error)[:200]}); {remedy}") from error
 
 
 def check_size(place: object, declared: int, stored: int, packed: bool) -> None:

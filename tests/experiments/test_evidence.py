@@ -8,7 +8,7 @@ from rlpd_gx.experiments import evidence, reported
 from rlpd_gx.experiments.evidence import Interval, Rows, better, improvement, judged, lower, ratio, together
 from rlpd_gx.experiments.reproduced import NAMES, ablation, find, guard_scores
 from rlpd_gx.experiments.showing import chapter
-from rlpd_gx.report.chapter import Verdict, Word
+from rlpd_gx.report.chapter import ClaimVerdict, Word
 
 HIGH, LOW = (
     {"a": [5, 6, 7, 8, 9], "b": [15, 16, 17, 18, 19]},
@@ -80,7 +80,7 @@ def test_four_seeds_claim_nothing():
 
 
 def test_a_claim_of_parts():
-    yes, no, open_ = (Verdict(w, "c", "r") for w in (Word.CONFIRMED, Word.NOT_CONFIRMED, Word.UNDECIDED))
+    yes, no, open_ = (ClaimVerdict(w, "c", "r") for w in (Word.CONFIRMED, Word.NOT_CONFIRMED, Word.UNDECIDED))
     assert together("x", [yes, yes]).word == Word.CONFIRMED
     assert together("x", [yes, open_]).word == Word.UNDECIDED
     assert together("x", [yes, open_, no]).word == Word.NOT_CONFIRMED

@@ -12,7 +12,7 @@ import gymnasium as gym
 import numpy as np
 
 from rlpd_gx.deploy.export import Export, Policy
-from rlpd_gx.errors import GxError, missing_extra
+from rlpd_gx.errors import GxError, first_line, missing_extra
 from rlpd_gx.guardian import guarded_layer
 from rlpd_gx.types import Action, Array, Status, Verdict
 
@@ -92,9 +92,8 @@ def drawable(policy: Policy) -> gym.Env:
     except GxError as error:
         raise GxError(f"{name} cannot be drawn: {error}") from None
     except Exception as error:  # each rendering package raises its own errors
-        first_line = (str(error).splitlines() or [type(error).__name__])[0]
         raise GxError(
-            f"{name} cannot be drawn here: {first_line} (for MuJoCo, MUJOCO_GL=egl or osmesa chooses how)"
+            f"{name} cannot be drawn here: {first_line(error)} (for MuJoCo, MUJOCO_GL=egl or osmesa chooses how)"
         ) from error
     if not isinstance(frame, np.ndarray):
         raise GxError(f"{name} cannot be drawn: it renders {type(frame).__name__} instead of an image")
@@ -209,8 +208,7 @@ def _whole(video: Path) -> Iterator[Path]:
         yield unfinished
         unfinished.replace(video)
     except OSError as error:
-        first_line = str(error).splitlines()[0]
-        raise GxError(f"{video}: cannot be written: {error.strerror or first_line}") from None
+        raise GxError(f"{video}: cannot be written: {error.strerror or first_line(error)}") from None
     finally:
         with suppress(OSError):  # perhaps its folder could not be made
             unfinished.unlink()

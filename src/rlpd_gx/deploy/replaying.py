@@ -12,7 +12,7 @@ from rlpd_gx.deploy.pictures import png
 from rlpd_gx.deploy.safe_set_shapes import Shapes, plain
 from rlpd_gx.envs import snapshots
 from rlpd_gx.envs.actions import ActionView
-from rlpd_gx.errors import GxError, StopEpisode
+from rlpd_gx.errors import GxError, StopEpisode, first_line
 from rlpd_gx.guardian import GuardedEnv, guarded_layer
 from rlpd_gx.trees import Json, Tree, packed
 from rlpd_gx.types import Action, Status, Verdict
@@ -200,9 +200,8 @@ def picture(env: gym.Env) -> bytes | GxError:
     try:
         frame: Any = env.render()
     except Exception as error:  # each rendering package raises its own errors
-        first_line = (str(error).splitlines() or [type(error).__name__])[0]
         return GxError(
-            f"it cannot be drawn here: {first_line} (for MuJoCo, MUJOCO_GL=egl or osmesa chooses how)"
+            f"it cannot be drawn here: {first_line(error)} (for MuJoCo, MUJOCO_GL=egl or osmesa chooses how)"
         )
     if not isinstance(frame, np.ndarray) or frame.ndim != 3:
         return GxError("this environment renders no pictures")

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from multiprocessing.connection import wait
 from typing import Any, Protocol
 
-from rlpd_gx.errors import GxError, missing_extra
+from rlpd_gx.errors import GxError, first_line, missing_extra
 from rlpd_gx.experiments import worker
 from rlpd_gx.experiments.worker import Job
 
@@ -131,7 +131,7 @@ class Ray:
             except self._ray.exceptions.RayTaskError as error:
                 outcomes.append(Outcome(job, str(error).splitlines()[-1]))
             except self._ray.exceptions.RayError as lost:
-                outcomes.append(Outcome(job, str(lost).splitlines()[0], interrupted=True))
+                outcomes.append(Outcome(job, first_line(lost), interrupted=True))
         return outcomes
 
     def close(self) -> None:

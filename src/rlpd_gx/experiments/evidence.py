@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from rlpd_gx.metrics.scores import SEEDS_FOR_A_CLAIM, central
-from rlpd_gx.report.chapter import Verdict, Word
+from rlpd_gx.report.chapter import ClaimVerdict, Word
 from rlpd_gx.trees import Json
 from rlpd_gx.types import Array
 
@@ -23,7 +23,7 @@ Points = Mapping[str, Sequence[float]]  # game -> the value of each seed
 Value = Callable[[Json], float | None]  # a number of a row
 Curve = Callable[[Json], list[list[float]]]  # pairs (x, y) of a row
 
-Comparison = Callable[[str, Points, Points], Verdict]
+Comparison = Callable[[str, Points, Points], ClaimVerdict]
 
 
 class Rows:
@@ -176,12 +176,12 @@ def ratio(a: Points, b: Points) -> Interval:
     return Interval(float(np.exp(logs)), float(np.exp(logs - reach)), float(np.exp(logs + reach)))
 
 
-def judged(claim: str, interval: Interval, threshold: float, what: str) -> Verdict:
+def judged(claim: str, interval: Interval, threshold: float, what: str) -> ClaimVerdict:
     """The verdict on "above the threshold"."""
     if not np.isfinite(interval.value):
-        return Verdict(Word.UNDECIDED, claim, f"{what} was not measured")
+        return ClaimVerdict(Word.UNDECIDED, claim, f"{what} was not measured")
     if not interval.is_known:
-        return Verdict(
+        return ClaimVerdict(
             Word.UNDECIDED, claim, f"{what} {interval.value:.3g}, from fewer than {SEEDS_FOR_A_CLAIM} seeds"
         )
     word = (
@@ -190,50 +190,52 @@ def judged(claim: str, interval: Interval, threshold: float, what: str) -> Verdi
         else Word.UNDECIDED
     )  # fmt: skip
     known = f"95% interval {interval.low:.3g} to {interval.high:.3g}; threshold {threshold:.3g}"
-    return Verdict(word, claim, f"{what} {interval.value:.3g} ({known})")
+    return ClaimVerdict(word, claim, f"{what} {interval.value:.3g} ({known})")
 
 
-def better(claim: str, a: Points, b: Points, *, least_games: int = 1) -> Verdict:
+def better(claim: str, a: Points, b: Points, *, least_games: int = 1) -> ClaimVerdict:
     """The verdict on "a is above b"."""
     return _compared(claim, a, b, improvement(a, b), "probability of improvement", least_games)
 
 
-def lower(claim: str, a: Points, b: Points, *, least_games: int = 1) -> Verdict:
+def lower(claim: str, a: Points, b: Points, *, least_games: int = 1) -> ClaimVerdict:
     """The verdict on "a is below b"."""
     return _compared(claim, a, b, improvement(b, a), "probability of a lower value", least_games)
 
 
-def _compared(claim: str, a: Points, b: Points, found: Interval, what: str, least_games: int) -> Verdict:
+def _compared(claim: str, a: Points, b: Points, found: Interval, what: str, least_games: int) -> ClaimVerdict:
     games = [game for game in a if game in b]
     where = f" over {len(games)} games" if len(games) > 1 else f" in {games[0]}" if games else ""
     return of_enough_games(judged(claim, found, 0.5, what + where), len(games), least_games)
 
 
-def of_enough_games(verdict: Verdict, games: int, least: int) -> Verdict:
+def of_enough_games(verdict: ClaimVerdict, games: int, least: int) -> ClaimVerdict:
     """The verdict, or that it is undecided where it rests on fewer games."""
     if games >= least or verdict.word not in (Word.CONFIRMED, Word.NOT_CONFIRMED):
         return verdict
-    return Verdict(Word.UNDECIDED, verdict.claim, f"a claim needs {least} games; so far {verdict.reason}")
+    return ClaimVerdict(
+        Word.UNDECIDED, verdict.claim, f"a claim needs {least} games; so far {verdict.reason}"
+    )
 
 
 def against_each(
     claim: str, rows: Rows, ours: str, others: Iterable[str], value: Value, how: Comparison
-) -> Verdict:
+) -> ClaimVerdict:
     """A claim about one variant against several."""
     mine = rows.points(ours, value)
     return together(claim, [how(f"against {other}", mine, rows.points(other, value)) for other in others])
 
 
-def together(claim: str, parts: Sequence[Verdict]) -> Verdict:
+def together(claim: str, parts: Sequence[ClaimVerdict]) -> ClaimVerdict:
     """A claim of several parts: confirmed if all are, not confirmed if one is not."""
     words = [part.word for part in parts]
     reason = "; ".join(f"{part.claim}: {part.word}, {part.reason}" for part in parts)
     if not parts:
-        return Verdict(Word.UNDECIDED, claim, "nothing was measured")
+        return ClaimVerdict(Word.UNDECIDED, claim, "nothing was measured")
     for word in (Word.IMPOSSIBLE, Word.NOT_CONFIRMED, Word.UNDECIDED):
         if word in words:
-            return Verdict(word, claim, reason)
-    return Verdict(Word.CONFIRMED, claim, reason)
+            return ClaimVerdict(word, claim, reason)
+    return ClaimVerdict(Word.CONFIRMED, claim, reason)
 
 
 def _above(x: Array, y: Array) -> Array:

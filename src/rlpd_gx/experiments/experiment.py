@@ -9,7 +9,7 @@ from rlpd_gx.errors import GxError
 from rlpd_gx.experiments.evidence import Rows
 from rlpd_gx.experiments.plan import Planned
 from rlpd_gx.experiments.reported import GAMES
-from rlpd_gx.report.chapter import Figure, Table, Verdict
+from rlpd_gx.report.chapter import ClaimVerdict, Figure, Table
 from rlpd_gx.trees import Json
 
 RAM_RULES, LOOK_AHEAD = "rlpd_gx.envs.atari:RamRules", "rlpd_gx.envs.atari:Lookahead"
@@ -102,7 +102,7 @@ class Request:
 class Findings:
     """What the rows of an experiment show."""
 
-    verdicts: Sequence[Verdict]
+    verdicts: Sequence[ClaimVerdict]
     tables: Sequence[Table]
     figures: Sequence[Figure] = ()
 

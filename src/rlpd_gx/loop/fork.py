@@ -11,7 +11,7 @@ import torch
 
 from rlpd_gx import settings
 from rlpd_gx.config import Config
-from rlpd_gx.errors import GxError
+from rlpd_gx.errors import GxError, first_line
 from rlpd_gx.loop.checkpoint import Checkpoints
 from rlpd_gx.loop.configure import reconfigure
 from rlpd_gx.loop.guard_identity import GuardIdentity
@@ -116,7 +116,7 @@ def _continued(
         notes += restore(trainer, state)
     except (KeyError, RuntimeError) as error:
         raise GxError(
-            f"what {source.path} had learned does not fit --guard {run.guard} ({str(error).splitlines()[0]}); "
+            f"what {source.path} had learned does not fit --guard {run.guard} ({first_line(error)}); "
             "begin a new run with it"
         ) from None
     return trainer, saver, notes

@@ -16,7 +16,7 @@ from rlpd_gx.config import Config, LearnerConfig
 from rlpd_gx.envs.actions import ActionView
 from rlpd_gx.envs.description import describe, learner_space
 from rlpd_gx.envs.making import make
-from rlpd_gx.errors import GxError
+from rlpd_gx.errors import GxError, first_line
 from rlpd_gx.guardian import Guardian, guarded_layer
 from rlpd_gx.guardian.named import guard_options
 from rlpd_gx.learner import (
@@ -225,8 +225,7 @@ class Task:
         try:
             torch.empty(0, device=self.config.run.device)
         except (RuntimeError, AssertionError) as error:
-            first_line = str(error).splitlines()[0]
-            raise GxError(f"--device {self.config.run.device} cannot be used: {first_line}") from None
+            raise GxError(f"--device {self.config.run.device} cannot be used: {first_line(error)}") from None
         return self.config.run.device
 
     @property

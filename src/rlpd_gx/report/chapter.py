@@ -16,7 +16,7 @@ class Word(StrEnum):
 
 
 @dataclass(frozen=True)
-class Verdict:
+class ClaimVerdict:
     """A claim of the paper, and what our runs say."""
 
     word: Word
@@ -53,7 +53,7 @@ class Chapter:
     title: str
     about: str
     """What the paper shows there, and how ours differs."""
-    verdicts: list[Verdict]
+    verdicts: list[ClaimVerdict]
     tables: list[Table]
     figures: list[Figure] = field(default_factory=list)
     facts: dict[str, str] = field(default_factory=dict)

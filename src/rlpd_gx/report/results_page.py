@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from html import escape
 
-from rlpd_gx.report.chapter import Chapter, Figure, Table, Verdict
+from rlpd_gx.report.chapter import Chapter, ClaimVerdict, Figure, Table
 from rlpd_gx.report.charts import bar_legend, bars, chart, legend
 from rlpd_gx.report.page import document, section
 
@@ -112,5 +112,5 @@ def _figure(figure: Figure) -> str:
     )
 
 
-def _class(verdict: Verdict) -> str:
+def _class(verdict: ClaimVerdict) -> str:
     return verdict.word.replace(" ", "-")

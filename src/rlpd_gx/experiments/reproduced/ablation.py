@@ -6,7 +6,7 @@ from rlpd_gx.experiments import reported, showing
 from rlpd_gx.experiments.evidence import GAMES_FOR_A_CLAIM, Rows, better, score, together
 from rlpd_gx.experiments.experiment import RANDOM, Experiment, Findings, Request, Variant, atari_runs
 from rlpd_gx.experiments.plan import Planned
-from rlpd_gx.report.chapter import Verdict, Word
+from rlpd_gx.report.chapter import ClaimVerdict, Word
 
 GAMES = ("Freeway", "Breakout", "Qbert", "Seaquest", "BankHeist", "Frostbite")
 PAPER_GAMES = ("Amidar", "Breakout", "CrazyClimber", "Freeway", "Jamesbond", "Qbert")
@@ -57,14 +57,14 @@ def show(rows: Rows) -> Findings:
     return Findings(verdicts, tables, [showing.score_bars(rows, NAMES)])
 
 
-def order_in_every_game() -> Verdict:
+def order_in_every_game() -> ClaimVerdict:
     """Whether the paper's own table has its order in every game."""
     claim = "Guardian > DTS > DSS in every game of the paper's table"
     table = reported.tables()["ablation"]["games"]
     against = [g for g in PAPER_GAMES if not table[NO_GUARDIAN][g] < table[NO_DTS][g] < table[NO_DSS][g]]
     if against:
-        return Verdict(Word.IMPOSSIBLE, claim, f"its own figures contradict it in {', '.join(against)}")
-    return Verdict(Word.UNDECIDED, claim, "its own figures agree; not tested game by game")
+        return ClaimVerdict(Word.IMPOSSIBLE, claim, f"its own figures contradict it in {', '.join(against)}")
+    return ClaimVerdict(Word.UNDECIDED, claim, "its own figures agree; not tested game by game")
 
 
 EXPERIMENT = Experiment(

@@ -15,7 +15,7 @@ from rlpd_gx.experiments.evidence import (
 )
 from rlpd_gx.experiments.experiment import RANDOM, Experiment, Findings, Request, Variant, named
 from rlpd_gx.experiments.plan import Planned
-from rlpd_gx.report.chapter import Verdict, Word
+from rlpd_gx.report.chapter import ClaimVerdict, Word
 from rlpd_gx.trees import Json
 
 TASKS = {  # short name -> environment and rules
@@ -100,7 +100,7 @@ def show(rows: Rows) -> Findings:
     return Findings(verdicts, tables)
 
 
-def _no_violation(rows: Rows) -> Verdict:
+def _no_violation(rows: Rows) -> ClaimVerdict:
     guarded = [row for row in rows.rows if row["enforces"]]
     counts = [
         row["outside"][where] for row in guarded if row["outside"] for where in ("training", "evaluation")
@@ -110,11 +110,11 @@ def _no_violation(rows: Rows) -> Verdict:
         f"{showing.outside(guarded)} executed actions",
     )
     if not counts:
-        return Verdict(Word.UNDECIDED, claim, reason)
+        return ClaimVerdict(Word.UNDECIDED, claim, reason)
     if any(count["violations"] for count in counts):
-        return Verdict(Word.NOT_CONFIRMED, claim, reason)
+        return ClaimVerdict(Word.NOT_CONFIRMED, claim, reason)
     enough = len({row["seed"] for row in guarded}) >= SEEDS_FOR_A_CLAIM
-    return Verdict(Word.CONFIRMED if enough else Word.UNDECIDED, claim, reason)
+    return ClaimVerdict(Word.CONFIRMED if enough else Word.UNDECIDED, claim, reason)
 
 
 EXPERIMENT = Experiment(

@@ -4,7 +4,7 @@ from rlpd_gx.experiments import reported, showing
 from rlpd_gx.experiments.evidence import Rows, better, measured, score
 from rlpd_gx.experiments.experiment import RANDOM, Experiment, Findings, Request, Variant, atari_runs
 from rlpd_gx.experiments.plan import Planned
-from rlpd_gx.report.chapter import Verdict, Word
+from rlpd_gx.report.chapter import ClaimVerdict, Word
 
 GAMES = ("Seaquest", "MsPacman", "Qbert", "BankHeist", "Hero")
 OURS = "RLPD-GX"
@@ -54,7 +54,7 @@ def show(rows: Rows) -> Findings:
     return Findings([*verdicts, one_score()], tables, [showing.score_bars(rows, NAMES)])
 
 
-def one_score() -> Verdict:
+def one_score() -> ClaimVerdict:
     """Whether the paper's two tables agree on the score of its method."""
     claim = "The scores of RLPD-GX here are those of the main table"
     here = {game: reported.score("guards", OURS, game) for game in GAMES}
@@ -64,8 +64,8 @@ def one_score() -> Verdict:
         if value is not None and value != reported.atari100k(OURS, game)
     ]
     if different:
-        return Verdict(Word.IMPOSSIBLE, claim, f"its tables disagree: {', '.join(different)}")
-    return Verdict(Word.UNDECIDED, claim, "its tables agree")
+        return ClaimVerdict(Word.IMPOSSIBLE, claim, f"its tables disagree: {', '.join(different)}")
+    return ClaimVerdict(Word.UNDECIDED, claim, "its tables agree")
 
 
 EXPERIMENT = Experiment(

@@ -5,6 +5,7 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
+from rlpd_gx.errors import first_line
 from rlpd_gx.trees import Json
 
 CHUNK = 1 << 22  # bytes read at once; a longer line counts as damaged
@@ -113,7 +114,7 @@ class JsonFile:
         try:
             value = json.loads(self.path.read_bytes())
         except (OSError, ValueError, RecursionError) as error:
-            self.problem = f"{self.path.name} cannot be read: {str(error).splitlines()[0]}."
+            self.problem = f"{self.path.name} cannot be read: {first_line(error)}."
             return True
         if isinstance(value, dict):
             self.value = value
