@@ -7,10 +7,16 @@ from typing import Any
 import gymnasium as gym
 
 from rlpd_gx.errors import StopEpisode
-from rlpd_gx.guardian import Guardian
+from rlpd_gx.guardian import GuardedEnv, Guardian
 from rlpd_gx.guardian.verdicts import own
 from rlpd_gx.types import Action, ContextLike, State, Status, Verdict
 
+OF_THE_WRAPPER = (
+    "state",
+    "unsafe_event",
+    "initial_action",
+    "parameters",
+)  # the other options are a Guardian's
 Choose = Callable[["ChoosingGuardian", Verdict, State, ContextLike], Action | None]
 """What to execute in place of the verdict's action; None keeps that."""
 
@@ -57,3 +63,11 @@ class ChoosingGuardian(Guardian):
             verdict = replace(verdict, status=Status.ALLOWED)  # forbidden, and executed as proposed
         self.audit.record(verdict)
         return verdict
+
+
+def choosing_env(env: gym.Env, rules: Any, choose: Choose, *, mode: str, **options: Any) -> GuardedEnv:
+    """The environment under a `ChoosingGuardian`; `options` are those of `GuardedEnv`."""
+    own = {name: options.pop(name) for name in OF_THE_WRAPPER if name in options}
+    return GuardedEnv(
+        env, ChoosingGuardian(env.action_space, rules, choose=choose, mode=mode, **options), **own
+    )

@@ -13,19 +13,22 @@ or 64 fixed ones in a box. The network is no part of an exported policy.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
+import gymnasium as gym
+import numpy as np
+
+from rlpd_gx import trees
+from rlpd_gx.envs.actions import ActionView
+from rlpd_gx.envs.description import learner_view
 from rlpd_gx.guards import none
+from rlpd_gx.guards._choosing import ChoosingGuardian, choosing_env
+from rlpd_gx.guards._risk import Risk, labels
 from rlpd_gx.guards.base import Guard
-
-if TYPE_CHECKING:
-    import gymnasium as gym
-
-    from rlpd_gx.guards._choosing import ChoosingGuardian
-    from rlpd_gx.guards._risk import Risk
-    from rlpd_gx.learner import QLearner
-    from rlpd_gx.replay.hybrid import Hybrid
-    from rlpd_gx.types import Action, Array, ContextLike, State, Verdict
+from rlpd_gx.learner import QLearner
+from rlpd_gx.metrics.classification import classification, threshold_for
+from rlpd_gx.replay.hybrid import Hybrid
+from rlpd_gx.types import Action, Array, ContextLike, State, Verdict
 
 WINDOW = 16  # steps in which an event labels a step
 BATCH = 256
@@ -44,7 +47,7 @@ class Run:
     seed: int
     watched: bool
     generator: Any  # of the rows to learn from
-    risk: "Risk | None" = None
+    risk: Risk | None = None
     threshold: float = float("inf")
     blocks: int = 0
     quality: dict[str, float] = field(default_factory=dict)
@@ -61,45 +64,29 @@ class Classifier(Guard):
         return True
 
     def begin(self, seed: int, *, watched: bool) -> Self:
-        import numpy as np
-
         return replace(self, run=Run(seed, watched, np.random.default_rng([seed, 1])))
 
-    def environment(self, env: "gym.Env", rules: Any, **options: Any) -> "gym.Env":
-        from rlpd_gx.envs.description import learner_view
-        from rlpd_gx.guardian import GuardedEnv
-        from rlpd_gx.guards._choosing import ChoosingGuardian
-
+    def environment(self, env: gym.Env, rules: Any, **options: Any) -> gym.Env:
         declared = options.pop("state", None)
         here: Any = None
 
-        def state(env: "gym.Env", observation: Any, info: Any) -> "State":
+        def state(env: gym.Env, observation: Any, info: Any) -> State:
             nonlocal here
             here = learner_view(observation)
             return observation if declared is None else declared(env, observation, info)
 
         def choose(
-            guardian: "ChoosingGuardian", verdict: "Verdict", state: "State", context: "ContextLike"
-        ) -> "Action | None":
+            guardian: ChoosingGuardian, verdict: Verdict, state: State, context: ContextLike
+        ) -> Action | None:
             return self._veto(guardian, verdict, here)
 
-        wrapper = ("unsafe_event", "initial_action", "parameters")
-        own = {name: options.pop(name) for name in wrapper if name in options}
-        guardian = ChoosingGuardian(env.action_space, rules, choose=choose, mode=self.mode, **options)
-        return GuardedEnv(env, guardian, state=state, **own)
+        return choosing_env(env, rules, choose, mode=self.mode, state=state, **options)
 
-    def learner(self, learner: "QLearner", action_space: "gym.Space") -> "QLearner":
-        from rlpd_gx.guards._risk import Risk
-
+    def learner(self, learner: QLearner, action_space: gym.Space) -> QLearner:
         self.run.risk = Risk(learner, action_space, self.run.seed + 2)
         return learner
 
-    def _veto(self, guardian: "ChoosingGuardian", verdict: "Verdict", observation: Any) -> "Action | None":
-        import numpy as np
-
-        from rlpd_gx import trees
-        from rlpd_gx.envs.actions import ActionView
-
+    def _veto(self, guardian: ChoosingGuardian, verdict: Verdict, observation: Any) -> Action | None:
         run = self.run
         if run.risk is None or not np.isfinite(run.threshold):
             return None
@@ -118,9 +105,7 @@ class Classifier(Guard):
             return None
         return view.executed(actions[best])
 
-    def learn(self, data: "Hybrid") -> dict[str, float]:
-        import numpy as np
-
+    def learn(self, data: Hybrid) -> dict[str, float]:
         run = self.run
         assert run.risk is not None
         assert data.online is not None
@@ -129,7 +114,7 @@ class Classifier(Guard):
             seen, actions, event, held_out = self._labelled(data, BATCH)
             if (~held_out).any():
                 kept = ~held_out
-                loss = run.risk.fit(_where(seen, kept), actions[kept], event[kept])
+                loss = run.risk.fit(trees.index(seen, kept), actions[kept], event[kept])
             if run.blocks % CHECK_EVERY == 0:
                 self._check(data)
         run.blocks += 1
@@ -137,29 +122,21 @@ class Classifier(Guard):
         found = unknown | run.quality | {"loss": loss}
         return {f"classifier_{name}": value for name, value in found.items()}
 
-    def _check(self, data: "Hybrid") -> None:
+    def _check(self, data: Hybrid) -> None:
         """Set the threshold and measure the classifier on held-out rows."""
-        import numpy as np
-
-        from rlpd_gx.metrics.classification import classification, threshold_for
-
         assert self.run.risk is not None
         assert self.value is not None
         seen, actions, event, held_out = self._labelled(data, CHECKED)
         event = event[held_out]
         if event.sum() < LEAST_EVENTS:
             return
-        risk = self.run.risk.of(_where(seen, held_out), actions[held_out])
+        risk = self.run.risk.of(trees.index(seen, held_out), actions[held_out])
         missed = min(self.value, 0.999)
         self.run.threshold = min(threshold_for(risk, np.asarray(event), missed), LARGEST_THRESHOLD)
         self.run.quality = classification(risk, event, self.run.threshold) | {"threshold": self.run.threshold}
 
-    def _labelled(self, data: "Hybrid", count: int) -> "tuple[Any, Array, Array, Array]":
+    def _labelled(self, data: Hybrid, count: int) -> tuple[Any, Array, Array, Array]:
         """Observations, executed actions, labels, and which rows are held out, of rows whose label is known."""
-        import numpy as np
-
-        from rlpd_gx.guards._risk import labels
-
         assert data.online is not None
         extent = data.online.extent
         rows = np.unique(extent.draw(count, data.stack, self.run.generator))
@@ -187,12 +164,6 @@ class Classifier(Guard):
         run.generator.bit_generator.state = state["generator"]
         run.threshold = float("inf") if state["threshold"] is None else state["threshold"]
         run.blocks, run.quality = state["blocks"], dict(state["quality"])
-
-
-def _where(observation: Any, rows: "Array") -> Any:
-    from rlpd_gx import trees
-
-    return trees.index(observation, rows)
 
 
 GUARD = Classifier("classifier", mode="monitor", settings=none.GUARD.settings, value=0.1)

@@ -11,18 +11,20 @@ counter falls later. Where the task reports no unsafe events, it is an executed 
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
+import gymnasium as gym
+import numpy as np
+
+from rlpd_gx.errors import GxError
 from rlpd_gx.guards import none
+from rlpd_gx.guards._rows import forbidden
 from rlpd_gx.guards.base import Guard
-
-if TYPE_CHECKING:
-    import gymnasium as gym
-
-    from rlpd_gx.learner import QLearner
-    from rlpd_gx.learner.costs import CostCritics
-    from rlpd_gx.replay.offline import OfflineDataset
-    from rlpd_gx.types import Array, Transition
+from rlpd_gx.learner import QLearner
+from rlpd_gx.learner.costs import CostCritics
+from rlpd_gx.learner.sac import Sac
+from rlpd_gx.replay.offline import OfflineDataset
+from rlpd_gx.types import Array, Transition
 
 STEP = 0.05  # by which one event raises the price
 
@@ -33,8 +35,8 @@ class Run:
 
     seed: int
     watched: bool
-    costs: "CostCritics | None" = None
-    envs: "list[gym.Env]" = field(default_factory=list)
+    costs: CostCritics | None = None
+    envs: list[gym.Env] = field(default_factory=list)
     """Those that are trained in."""
     dying: list[bool] = field(default_factory=list)
     """Whether the dying flag was up after the last step of each."""
@@ -53,18 +55,14 @@ class Lagrangian(Guard):
     def exportable(self) -> bool:
         return True  # `environment` only remembers what it made
 
-    def environment(self, env: "gym.Env", rules: Any, **options: Any) -> "gym.Env":
+    def environment(self, env: gym.Env, rules: Any, **options: Any) -> gym.Env:
         guarded = super().environment(env, rules, **options)
         if options.get("audit") is not None:
             self.run.envs.append(guarded)
             self.run.dying.append(False)
         return guarded
 
-    def learner(self, learner: "QLearner", action_space: "gym.Space") -> "QLearner":
-        from rlpd_gx.errors import GxError
-        from rlpd_gx.learner.costs import CostCritics
-        from rlpd_gx.learner.sac import Sac
-
+    def learner(self, learner: QLearner, action_space: gym.Space) -> QLearner:
         if not isinstance(learner, Sac) or learner.config.actor == "clone":
             raise GxError(
                 "--guard lagrangian prices the actor's actions: leave out --actor, or give --actor raw"
@@ -72,7 +70,7 @@ class Lagrangian(Guard):
         learner.costs = self.run.costs = CostCritics(learner, self.run.seed + 1)
         return learner
 
-    def stored(self, transition: "Transition") -> "Transition":
+    def stored(self, transition: Transition) -> Transition:
         costs = self.run.costs
         assert costs is not None
         assert self.value is not None
@@ -81,9 +79,7 @@ class Lagrangian(Guard):
             costs.multiplier = max(costs.multiplier + STEP * (float(happened) - self.value), 0.0)
         return replace(transition, unsafe_event=cost)
 
-    def _cost(self, transition: "Transition") -> "Array":
-        import numpy as np
-
+    def _cost(self, transition: Transition) -> Array:
         if not self.run.watched:
             return transition.margin < 0
         cost = transition.unsafe_event.copy()
@@ -95,9 +91,7 @@ class Lagrangian(Guard):
                 self.run.dying[i] = now
         return np.asarray(cost)
 
-    def offline(self, data: "OfflineDataset") -> "OfflineDataset":
-        from rlpd_gx.guards._rows import forbidden
-
+    def offline(self, data: OfflineDataset) -> OfflineDataset:
         if self.run.watched:
             return data
         return replace(data, timeline=replace(data.timeline, unsafe_event=forbidden(data)))

@@ -6,18 +6,18 @@ corrected and cost. Reported returns are the task's own. Offline rows whose acti
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
+
+import gymnasium as gym
+import numpy as np
 
 from rlpd_gx.guards import none
+from rlpd_gx.guards._rows import forbidden
 from rlpd_gx.guards.base import Guard
-
-if TYPE_CHECKING:
-    import gymnasium as gym
-
-    from rlpd_gx.learner import QLearner
-    from rlpd_gx.replay.hybrid import Hybrid
-    from rlpd_gx.replay.offline import OfflineDataset
-    from rlpd_gx.types import Transition
+from rlpd_gx.learner import QLearner
+from rlpd_gx.replay.hybrid import Hybrid
+from rlpd_gx.replay.offline import OfflineDataset
+from rlpd_gx.types import Transition
 
 
 @dataclass(frozen=True)
@@ -41,29 +41,23 @@ class Penalty(Guard):
     def begin(self, seed: int, *, watched: bool) -> Self:
         return replace(self, base=self.base.begin(seed, watched=watched))
 
-    def environment(self, env: "gym.Env", rules: Any, **options: Any) -> "gym.Env":
+    def environment(self, env: gym.Env, rules: Any, **options: Any) -> gym.Env:
         return self.base.environment(env, rules, **options)
 
-    def learner(self, learner: "QLearner", action_space: "gym.Space") -> "QLearner":
+    def learner(self, learner: QLearner, action_space: gym.Space) -> QLearner:
         return self.base.learner(learner, action_space)
 
-    def stored(self, transition: "Transition") -> "Transition":
-        import numpy as np
-
+    def stored(self, transition: Transition) -> Transition:
         costs = np.array([v is not None and (v.corrected or v.margin < 0) for v in transition.verdicts])
         priced = transition.reward - np.float32(self.value) * costs
         return self.base.stored(replace(transition, reward=priced))
 
-    def offline(self, data: "OfflineDataset") -> "OfflineDataset":
-        import numpy as np
-
-        from rlpd_gx.guards._rows import forbidden
-
+    def offline(self, data: OfflineDataset) -> OfflineDataset:
         line = data.timeline
         priced = line.reward - np.float32(self.value) * forbidden(data)
         return self.base.offline(replace(data, timeline=replace(line, reward=priced)))
 
-    def learn(self, data: "Hybrid") -> dict[str, float]:
+    def learn(self, data: Hybrid) -> dict[str, float]:
         return self.base.learn(data)
 
     def state(self) -> dict[str, Any]:

@@ -7,17 +7,17 @@ continuous rules without a finite description, and sets so thin that 1,000 unifo
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
+import gymnasium as gym
+import numpy as np
+
+from rlpd_gx.envs.actions import ActionView, uniform_actions
 from rlpd_gx.guards import shield
+from rlpd_gx.guards._choosing import ChoosingGuardian, choosing_env
 from rlpd_gx.guards.base import Guard
-
-if TYPE_CHECKING:
-    import gymnasium as gym
-    import numpy as np
-
-    from rlpd_gx.guards._choosing import ChoosingGuardian
-    from rlpd_gx.types import Action, ContextLike, State, Verdict
+from rlpd_gx.safe_sets import Mask, ProductMask
+from rlpd_gx.types import Action, ContextLike, State, Status, Verdict
 
 DRAWS = 1_000
 
@@ -26,45 +26,35 @@ DRAWS = 1_000
 class Replace(Guard):
     """Draws in place of projecting."""
 
-    policy: "Callable[[State], Action] | None" = None
+    policy: Callable[[State], Action] | None = None
     """A declared safe policy; its action runs where the rules allow it."""
     seed: int = 0
-    generators: "list[np.random.Generator]" = field(default_factory=list)
+    generators: list[np.random.Generator] = field(default_factory=list)
     """One for each environment that was made."""
 
     def begin(self, seed: int, *, watched: bool) -> Self:
         return replace(self, seed=seed, generators=[])
 
-    def environment(self, env: "gym.Env", rules: Any, **options: Any) -> "gym.Env":
-        import numpy as np
-
-        from rlpd_gx.guardian import GuardedEnv
-        from rlpd_gx.guards._choosing import ChoosingGuardian
-
+    def environment(self, env: gym.Env, rules: Any, **options: Any) -> gym.Env:
         generator = np.random.default_rng([self.seed, len(self.generators)])
         self.generators.append(generator)
 
         def choose(
-            guardian: "ChoosingGuardian", verdict: "Verdict", state: "State", context: "ContextLike"
-        ) -> "Action | None":
+            guardian: ChoosingGuardian, verdict: Verdict, state: State, context: ContextLike
+        ) -> Action | None:
             return self._drawn(generator, guardian, verdict, state, context)
 
-        wrapper = ("state", "unsafe_event", "initial_action", "parameters")
-        own = {name: options.pop(name) for name in wrapper if name in options}
-        guardian = ChoosingGuardian(env.action_space, rules, choose=choose, mode=self.mode, **options)
-        return GuardedEnv(env, guardian, **own)
+        return choosing_env(env, rules, choose, mode=self.mode, **options)
 
     def _drawn(
         self,
-        generator: "np.random.Generator",
-        guardian: "ChoosingGuardian",
-        verdict: "Verdict",
-        state: "State",
-        context: "ContextLike",
-    ) -> "Action | None":
+        generator: np.random.Generator,
+        guardian: ChoosingGuardian,
+        verdict: Verdict,
+        state: State,
+        context: ContextLike,
+    ) -> Action | None:
         """An allowed action, for a proposal that was projected."""
-        from rlpd_gx.types import Status
-
         if verdict.status is not Status.PROJECTED:
             return None
         candidates = [] if self.policy is None else [self.policy(state)]
@@ -83,18 +73,12 @@ class Replace(Guard):
 
 
 def _uniform(
-    generator: "np.random.Generator",
-    guardian: "ChoosingGuardian",
-    verdict: "Verdict",
-    state: "State",
-    context: "ContextLike",
-) -> "Action | None":
-    import gymnasium as gym
-    import numpy as np
-
-    from rlpd_gx.envs.actions import ActionView, uniform_actions
-    from rlpd_gx.safe_sets import Mask, ProductMask
-
+    generator: np.random.Generator,
+    guardian: ChoosingGuardian,
+    verdict: Verdict,
+    state: State,
+    context: ContextLike,
+) -> Action | None:
     allowed, space = verdict.safe_set, guardian.action_space
     if isinstance(allowed, Mask):
         if not allowed.tested.all():  # the rules are lazy: ask about every action

@@ -7,7 +7,6 @@ from rlpd_gx.config import LearnerConfig
 
 if TYPE_CHECKING:
     from rlpd_gx.learner.adam import Diverged
-    from rlpd_gx.learner.protocol import Learner
     from rlpd_gx.learner.q_learner import QLearner, trainable_devices
     from rlpd_gx.learner.sac_continuous import SacContinuous
     from rlpd_gx.learner.sac_discrete import SacDiscrete
@@ -17,7 +16,6 @@ if TYPE_CHECKING:
 
 _HOME = {  # loaded on first use: settings can be listed without torch
     "Diverged": "adam",
-    "Learner": "protocol",
     "QLearner": "q_learner",
     "SacContinuous": "sac_continuous",
     "SacDiscrete": "sac_discrete",
@@ -29,7 +27,6 @@ _HOME = {  # loaded on first use: settings can be listed without torch
 
 __all__ = [
     "Diverged",
-    "Learner",
     "LearnerConfig",
     "QLearner",
     "SacContinuous",

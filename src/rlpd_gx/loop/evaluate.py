@@ -5,7 +5,7 @@ from dataclasses import asdict, dataclass, field
 import numpy as np
 import torch
 
-from rlpd_gx.learner import Learner
+from rlpd_gx.learner import QLearner
 from rlpd_gx.loop.environments import Environments
 from rlpd_gx.trees import Json
 from rlpd_gx.types import Episode, Tally, Transition
@@ -50,7 +50,7 @@ class Evaluation:
 
 
 def evaluate(
-    learner: Learner,
+    learner: QLearner,
     environments: Environments,
     episodes: int,
     seed: int,

@@ -20,7 +20,6 @@ from rlpd_gx.errors import GxError, first_line
 from rlpd_gx.guardian import Guardian, guarded_layer
 from rlpd_gx.guardian.named import guard_options
 from rlpd_gx.learner import (
-    Learner,
     QLearner,
     SacContinuous,
     SacDiscrete,
@@ -281,7 +280,7 @@ class Task:
             return SacFactored(config, example.observation_space, space, **common)
         return SacContinuous(config, example.observation_space, space, **common)
 
-    def sampler(self, learner: Learner) -> samplers.Sampler:
+    def sampler(self, learner: QLearner) -> samplers.Sampler:
         """Which rows make a minibatch."""
         name = self.config.data.sampler
         if name == "tree-backup" and isinstance(self.example.actions.learner_space, gym.spaces.Box):
