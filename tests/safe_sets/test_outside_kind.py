@@ -111,14 +111,7 @@ def test_it_brings_everything_only_and_its_shapes():
 class Budgets(SetForm):
     """A rule from group budgets: fn(state) -> (share [m, d], heat [m, d], budget [m])."""
 
-    name = "budgets"
-    parameters = GroupBudgets.parameters
-
-    def convex_set(self, share, heat, budget):
-        return GroupBudgets(share, heat, budget)
-
-    def unbounded(self, d):
-        return GroupBudgets.unbounded_parameters(d)
+    name, kind = "budgets", GroupBudgets
 
 
 def test_a_guardian_certifies_with_it():

@@ -112,6 +112,7 @@ def batch_of_one(state: State) -> State:
 
 
 Row = tuple[np.ndarray, ...]  # one state's answer
+Blank = Callable[[], Row]  # the answer where a rule failed
 
 
 @dataclass
@@ -127,8 +128,10 @@ class Reader:
         self.failures.setdefault(row, f"rule {atom.name!r} {what}")
         self.silent.setdefault(atom, set()).add(row)
 
-    def call(self, atom: Atom, check: Callable[[Tree], Columns], blank: Row, *actions: np.ndarray) -> Columns:
-        """Checked answers for all states, as columns [B, ...]; `blank` is used where the rule failed.
+    def call(
+        self, atom: Atom, check: Callable[[Tree], Columns], blank: Blank, *actions: np.ndarray
+    ) -> Columns:
+        """Checked answers for all states, as columns [B, ...]; `blank()` is used where the rule failed.
 
         A batched rule that fails as a whole is asked again state by state, so that one bad state does not
         fail the others.
@@ -145,7 +148,7 @@ class Reader:
             except Exception as error:
                 if count == 1:
                     self.fail(0, atom, _words(error))
-                    return tuple(b[None] for b in blank)
+                    return tuple(b[None] for b in blank())
         elif count > 1 and atom.name not in self.warned:
             self.warned.add(atom.name)
             warnings.warn(
@@ -155,13 +158,13 @@ class Reader:
         if count == 1:
             return self._call_one(atom, check, blank, 0, actions)
         each = [self._call_one(atom, check, blank, i, actions) for i in range(count)]
-        return _stacked([tuple(c[0] for c in columns) for columns in each], blank)
+        return _stacked([tuple(c[0] for c in columns) for columns in each], blank())
 
     def _call_one(
         self,
         atom: Atom,
         check: Callable[[Tree], Columns],
-        blank: Row,
+        blank: Blank,
         i: int,
         actions: tuple[np.ndarray, ...],
     ) -> Columns:
@@ -178,27 +181,28 @@ class Reader:
             return columns
         except Exception as error:  # whatever a rule does wrong, no action may pass because of it
             self.fail(i, atom, _words(error))
-            return tuple(b[None] for b in blank)
+            return tuple(b[None] for b in blank())
 
     def convex_set(self, atom: Atom, dimension: int) -> ConvexSet:
         """The batch of sets a structured rule describes; sets of failed states are unbounded."""
         form = atom.form
         assert isinstance(form, SetForm)
-        made = form.convex_set(
-            *self.call(atom, lambda answer: form.columns(answer, dimension), form.unbounded(dimension))
+        answers = self.call(
+            atom,
+            lambda answer: form.columns(answer, dimension),
+            lambda: form.unbounded(dimension),
         )
+        made = form.convex_set(*answers)
         return made.shifted(atom.shift) if atom.shift else made
 
     def margin(self, atom: Atom, actions: np.ndarray) -> np.ndarray:
         """Margins of a rule that answers by action, at one action per state [B]; NaN where the rule failed."""
-        return self.call(atom, _margins(atom), (np.array(np.nan),), actions)[0] - atom.shift
+        return self.call(atom, _margins(atom), _unknown, actions)[0] - atom.shift
 
     def margin_in(self, row: int, atom: Atom, action: np.ndarray) -> float:
         """The margin of a rule that answers by action, at one action in one state; NaN where the rule failed."""
         every = read_only(np.broadcast_to(action, (self.states.count, *np.shape(action))))
-        return (
-            float(self._call_one(atom, _margins(atom), (np.array(np.nan),), row, (every,))[0][0]) - atom.shift
-        )
+        return float(self._call_one(atom, _margins(atom), _unknown, row, (every,))[0][0]) - atom.shift
 
     def table(self, atom: Atom, shape: Callable[[np.ndarray, bool], np.ndarray], n: int) -> np.ndarray:
         """Margins of a rule that answers for all actions [B, n]; NaN where it failed.
@@ -207,7 +211,9 @@ class Reader:
         """
         form = atom.form
         assert isinstance(form, TableForm)
-        margins = self.call(atom, lambda answer: (shape(*form.table(answer)),), (np.full(n, np.nan),))[0]
+        margins = self.call(
+            atom, lambda answer: (shape(*form.table(answer)),), lambda: (np.full(n, np.nan),)
+        )[0]
         return margins - atom.shift
 
 
@@ -227,6 +233,10 @@ def tree_margin(rule: Rule, of_atom: Callable[[Atom], np.ndarray]) -> np.ndarray
         return np.where(unknown & ~(largest >= 0), np.nan, largest)
     assert isinstance(rule, Atom)
     return of_atom(rule)
+
+
+def _unknown() -> Row:
+    return (np.array(np.nan),)
 
 
 def _margins(atom: Atom) -> Callable[[Tree], Columns]:

@@ -5,6 +5,7 @@ space, a `SetForm` describes a convex set of a Box space. A new form is a subcla
 package; `maker(MyForm())` turns it into a function like `gx.bounds_rule`.
 """
 
+from collections.abc import Mapping
 from typing import ClassVar
 
 import numpy as np
@@ -106,18 +107,23 @@ class CappedMargins(Margins):
 class SetForm(Form):
     """fn(state) -> the parameters of a convex set of actions [d]."""
 
-    parameters: ClassVar[dict[str, tuple[str, ...]]]
-    """Name -> axes; "d" is the number of action components, "m" any number of rows."""
+    kind: ClassVar[type[ConvexSet]]
+    """The sets it describes. A function may return other parameters than theirs: override what follows from `kind`."""
     finite: ClassVar[tuple[str, ...]] = ()
     """Parameters that must not be infinite."""
 
+    @property
+    def parameters(self) -> Mapping[str, tuple[str, ...]]:
+        """Name -> axes; "d" is the number of action components, "m" any number of rows."""
+        return self.kind.parameters
+
     def convex_set(self, *parameters: np.ndarray) -> ConvexSet:
         """The batch of sets with these parameters [B, ...] each."""
-        raise NotImplementedError
+        return self.kind(*parameters)
 
     def unbounded(self, d: int) -> tuple[np.ndarray, ...]:
         """Parameters of a set that excludes nothing; with one row where they have rows."""
-        raise NotImplementedError
+        return self.kind.unbounded_parameters(d)
 
     def check(self, *parameters: np.ndarray) -> None:
         """Raise a `GxError` where parameters of the right shape describe no set."""
@@ -154,21 +160,13 @@ class SetForm(Form):
 class Bounds(SetForm):
     """A rule from bounds: fn(state) -> (low, high), each [d]."""
 
-    name = "bounds"
-    parameters: ClassVar = {"low": ("d",), "high": ("d",)}
-
-    def convex_set(self, low: np.ndarray, high: np.ndarray) -> ConvexSet:  # type: ignore[override]
-        return Box(low, high)
-
-    def unbounded(self, d: int) -> tuple[np.ndarray, ...]:
-        return np.full(d, -np.inf), np.full(d, np.inf)
+    name, kind = "bounds", Box
 
 
 class Halfspaces(SetForm):
     """A rule from half-spaces: fn(state) -> (A [m, d], b [m]); A a <= b."""
 
-    name = "halfspace"
-    parameters: ClassVar = {"A": ("m", "d"), "b": ("m",)}
+    name, kind = "halfspace", Polytope
     finite = ("A",)
 
     def __init__(self, max_rows: int | None = None) -> None:
@@ -186,40 +184,26 @@ class Halfspaces(SetForm):
         made = Polytope(A, b)
         return made if self.max_rows is None else made.padded(self.max_rows)
 
-    def unbounded(self, d: int) -> tuple[np.ndarray, ...]:
-        return np.zeros((1, d)), np.full(1, np.inf)
 
-
-class _Weighted(SetForm):
-    """One row: weights of the components and a threshold."""
-
-    parameters: ClassVar = {"w": ("d",), "c": ()}
-    finite = ("w",)
-    kind: ClassVar[type[ConvexSet]]
-
-    def convex_set(self, w: np.ndarray, c: np.ndarray) -> ConvexSet:  # type: ignore[override]
-        return self.kind(w, c)
-
-    def unbounded(self, d: int) -> tuple[np.ndarray, ...]:
-        return np.zeros(d), np.array(np.inf)
-
-
-class L1(_Weighted):
+class L1(SetForm):
     """A rule from a weighted L1 norm: fn(state) -> (w [d], c); sum |w_i a_i| <= c."""
 
     name, kind = "l1", WeightedL1
+    finite = ("w",)
 
 
-class PositiveParts(_Weighted):
+class PositiveParts(SetForm):
     """A rule from positive parts: fn(state) -> (w [d], c); sum max(w_i a_i, 0) <= c."""
 
     name, kind = "positive_sum", PositiveSum
+    finite = ("w",)
 
 
-class EllipsoidForm(_Weighted):
+class EllipsoidForm(SetForm):
     """A rule from an ellipsoid: fn(state) -> (w [d] >= 0, c); sum w_i a_i^2 <= c."""
 
     name, kind = "ellipsoid", Ellipsoid
+    finite = ("w",)
 
     def check(self, w: np.ndarray, c: np.ndarray) -> None:  # type: ignore[override]
         if (w < 0).any():
