@@ -35,11 +35,6 @@ class Series:
             values |= {"low": rounded(self.low), "high": rounded(self.high), "per": self.per_bucket}
         return values
 
-    @property
-    def last(self) -> float | None:
-        """The mean of the last bucket."""
-        return self.totals[-1] / self.counts[-1] if self.counts else None
-
     def _columns(self) -> tuple["array[float]", ...]:
         return self.steps, self.totals, self.counts, self.low, self.high
 
