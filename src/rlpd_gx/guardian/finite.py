@@ -38,7 +38,7 @@ class FiniteJudge:
             self.nvec = space.nvec.ravel()
             joint = np.stack(np.unravel_index(np.arange(np.prod(self.nvec)), tuple(self.nvec)), axis=-1)
             self.catalogue = joint.reshape(-1, *space.shape).astype(space.dtype) + space.start
-        self.n = len(self.catalogue)
+        self.n, self.width = len(self.catalogue), int(self.nvec.sum())
         self.embedding = None if embedding is None else checked_embedding(embedding, self.n)
         if self.embedding is None and len(self.nvec) > 1:
             # Changing one component is nearer than changing two; within one, every other value is equally near.
@@ -54,7 +54,7 @@ class FiniteJudge:
     def well_formed(self, proposed: Action) -> tuple[np.ndarray, dict[int, str]]:
         """Indices into the catalogue [B]."""
         digits, failures = _digits(self.space, self.nvec, proposed)
-        return np.ravel_multi_index(tuple(digits.T), tuple(self.nvec)), failures
+        return (digits[:, 0] if len(self.nvec) == 1 else np.ravel_multi_index(digits.T, self.nvec)), failures
 
     def distance(self, proposed: Action, action: Action) -> float:
         given, chosen = (self.well_formed(np.asarray(a)[None])[0] for a in (proposed, action))
@@ -74,7 +74,9 @@ class FiniteJudge:
         allowed = total >= 0
         rows = np.arange(states.count)
         stays = allowed[rows, proposed]
-        choice = np.where(stays, proposed, choose_nearest(allowed, distance, total, preference))
+        choice = proposed
+        if not stays.all():
+            choice = np.where(stays, proposed, choose_nearest(allowed, distance, total, preference))
         none = ~allowed.any(axis=-1)
         if none.any():
             prefer = None if preference is None else preference[none]
@@ -170,7 +172,9 @@ class FiniteJudge:
 
     def _joint(self, masks: np.ndarray, by_component: bool) -> np.ndarray:
         """Masks [B, sum(nvec)] (one part per component) or [B, *nvec] (joint) as [B, n]."""
-        count, width = len(masks), int(self.nvec.sum())
+        count, width = len(masks), self.width
+        if len(self.nvec) == 1 and masks.shape == (count, width):
+            return masks
         if masks.shape == (count, width) and not by_component and len(self.nvec) > 1 and width == self.n:
             raise GxError(
                 f"returned {width} values, which could be one mask per component or all {self.n} joint actions; "
@@ -271,10 +275,12 @@ def _digits(
     values = np.asarray(proposed)
     count = len(values)
     shape = () if isinstance(space, gym.spaces.Discrete) else space.shape
-    usable = np.issubdtype(values.dtype, np.integer) and values.shape in ((count, *shape), (count, *shape, 1))
+    usable = values.dtype.kind in "iu" and values.shape in ((count, *shape), (count, *shape, 1))
     if usable:
         digits = values.reshape(count, -1).astype(np.int64) - np.asarray(space.start).ravel()
-        inside = np.all((digits >= 0) & (digits < nvec), axis=-1)
+        inside: np.ndarray = np.all((digits >= 0) & (digits < nvec), axis=-1)
+        if inside.all():
+            return digits, {}
     else:
         digits, inside = np.zeros((count, len(nvec)), dtype=np.int64), np.zeros(count, dtype=bool)
     bad = np.flatnonzero(~inside)

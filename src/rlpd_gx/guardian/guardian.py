@@ -263,9 +263,10 @@ class Guardian:
         self, states: States, proposed: Action, judgement: Judgement, wrong: dict[int, str], clock: Clock
     ) -> VerdictBatch:
         """Verdicts from a judgement: rows that failed, or whose proposal is `wrong`, get a fallback."""
-        judgement.failures.update(wrong)
-        judgement.margins[:, list(wrong)] = np.nan
-        judgement.binding[:, list(wrong)] = False
+        if wrong:
+            judgement.failures.update(wrong)
+            judgement.margins[:, list(wrong)] = np.nan
+            judgement.binding[:, list(wrong)] = False
         stopped = self._fall_back(states, judgement, clock)
         for row in set(judgement.failures) - set(wrong) - set(stopped):
             judgement.distance[row] = self.distance(proposed[row], judgement.action[row])

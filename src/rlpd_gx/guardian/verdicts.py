@@ -59,7 +59,8 @@ class VerdictBatch:
         executed = least(j.executed_margins)
         # A projection is on the boundary: a rounding error below it is not a broken rule.
         executed = np.where(j.status == PROJECTED, np.maximum(executed, 0.0), executed)
-        executed[list(self.stopped)] = np.nan
+        if self.stopped:
+            executed[list(self.stopped)] = np.nan
         return executed
 
     @property

@@ -1,5 +1,6 @@
 """Safe sets of finite action spaces."""
 
+import copy
 from collections.abc import Sequence
 from typing import Self
 
@@ -153,8 +154,9 @@ class Mask(SafeSet):
         return self
 
     def __getitem__(self, index: Index) -> Self:
-        chosen = (self.allowed[index], self.tested[index], self.embedding)
-        return type(self)(*chosen, start=self.start, nvec=self.nvec)  # type: ignore[arg-type]
+        part = copy.copy(self)  # what is checked already is not checked again
+        part.allowed, part.tested = self.allowed[index], self.tested[index]
+        return part
 
     def __repr__(self) -> str:
         return (
