@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 
 import pytest
 
@@ -15,6 +16,7 @@ from rlpd_gx.cli.train import in_force, train
 from rlpd_gx.errors import GxError
 from rlpd_gx.experiments.plan import Planned, grid
 from rlpd_gx.experiments.rows import Table, _thinned
+from rlpd_gx.experiments.sweep import Sweep
 
 SMALL = {
     "env": "CartPole-v1",
@@ -174,3 +176,23 @@ def test_thinned_curves_keep_the_last_step_and_the_mean():
     assert thin[-1] == [100, 98.5]
     assert _thinned(points[:3]) == [[1, 1.0], [2, 2.0], [3, 3.0]]
     assert _thinned([]) == []
+
+
+def test_an_experiment_adopts_the_rows_that_another_has_of_the_same_run(tmp_path):
+    asked = Planned("run", SMALL | {"seed": 3}, "rlpd", {"variant": "theirs", "seed": 3}, ("returns",))
+    row = {"fingerprint": asked.fingerprint, "experiment": "first", **asked.labels, "score": 7.0}
+    Table(tmp_path / "first.jsonl").add(row | {"measured": {"returns": 1, "more": 2}})
+    ours = replace(asked, labels={"variant": "ours", "seed": 3})
+    second = Sweep("second", [ours], tmp_path / "runs", Table(tmp_path / "second.jsonl"))
+    assert second.left() == []
+    assert not (tmp_path / "second.jsonl").exists()  # asking writes nothing
+    second.adopt()
+    second.adopt()
+    (adopted,) = map(json.loads, (tmp_path / "second.jsonl").read_text().splitlines())
+    assert (adopted["experiment"], adopted["variant"], adopted["score"]) == ("second", "ours", 7.0)
+    assert adopted["measured"] == {"returns": 1}
+    assert adopted["command"] == ours.command
+    unmeasured = replace(ours, measure=("novelty",))
+    assert len(Sweep("third", [unmeasured], tmp_path / "runs", Table(tmp_path / "third.jsonl")).left()) == 1
+    other = replace(ours, values=SMALL | {"seed": 4})
+    assert len(Sweep("fourth", [other], tmp_path / "runs", Table(tmp_path / "fourth.jsonl")).left()) == 1

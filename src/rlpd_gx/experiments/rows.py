@@ -49,6 +49,11 @@ class Table:
                 continue
         return found
 
+    def beside(self) -> list[dict[str, Json]]:
+        """The rows of the other tables in its folder."""
+        others = sorted(path for path in self.path.parent.glob("*.jsonl") if path != self.path)
+        return [Table(path).rows() for path in others]
+
     def add(self, row: Json) -> None:
         """Append a row."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
@@ -83,6 +88,14 @@ def row_of(planned: Planned, path: Path, experiment: str) -> Json:
 def measured(path: Path) -> Json:
     """The measurements of a run so far."""
     return json.loads((path / MEASURED).read_text()) if (path / MEASURED).exists() else {}
+
+
+def relabelled(row: Json, planned: Planned, experiment: str) -> Json:
+    """The row of a run as an experiment lists it that did not make it."""
+    asked = {"preset": planned.preset, "command": planned.command, "experiment": experiment}
+    return (
+        row | planned.labels | asked | {"measured": {name: row["measured"][name] for name in planned.measure}}
+    )
 
 
 def finite(value: Any) -> Any:

@@ -11,9 +11,10 @@ from rlpd_gx.errors import GxError
 from rlpd_gx.experiments.engines import Engine
 from rlpd_gx.experiments.plan import Planned
 from rlpd_gx.experiments.progress import Progress
-from rlpd_gx.experiments.rows import Table, row_of
+from rlpd_gx.experiments.rows import Table, relabelled, row_of
 from rlpd_gx.experiments.worker import Job, is_done
 from rlpd_gx.loop.run_folder import Lock
+from rlpd_gx.trees import Json
 
 MOST_LOSSES = 5  # of one run's process; then something kills it every time
 POLL_SECONDS = 1.0
@@ -28,13 +29,22 @@ class Sweep:
     out: Path
     table: Table
 
+    def known(self) -> dict[str, Json]:
+        """The rows of the plan by fingerprint: its own, or those that experiments beside it have of the same runs."""
+        found: dict[str, Json] = {}
+        for rows in (self.table.rows(), *self.table.beside()):
+            for planned in self.plan:
+                row = rows.get(planned.fingerprint)
+                if row is not None and set(planned.measure) <= set(row["measured"]):
+                    found.setdefault(planned.fingerprint, relabelled(row, planned, self.name))
+        return found
+
     def left(self) -> list[Job]:
         """The runs without a row, once each, and those that they fork from."""
-        rows = self.table.rows()
+        rows = self.known()
         jobs: dict[str, Job] = {}
         for planned in self.plan:
-            row = rows.get(planned.fingerprint)
-            if row is not None and set(planned.measure) <= set(row["measured"]):
+            if planned.fingerprint in rows:
                 continue
             if planned.fork is not None and not is_done(self.job(planned.fork)):
                 jobs.setdefault(planned.fork.fingerprint, self.job(planned.fork))
@@ -45,6 +55,13 @@ class Sweep:
         """A run with its folder, which the fingerprint is part of: other settings never share one."""
         fork = None if planned.fork is None else self.job(planned.fork).folder
         return Job(planned, self.out / f"{planned.name}-{planned.fingerprint[:8]}", fork)
+
+    def adopt(self) -> None:
+        """Write the rows that only experiments beside it have."""
+        own = self.table.rows()
+        for fingerprint, row in self.known().items():
+            if fingerprint not in own:
+                self.table.add(row)
 
     def finished(self, job: Job) -> None:
         """Write the row of a run."""
@@ -83,6 +100,8 @@ def run(sweeps: Sequence[Sweep], engine: Engine, stream: TextIO = sys.stderr) ->
     continues, counts no run twice and loses none.
     """
     locks = [_lock(sweep.out) for sweep in sweeps]
+    for sweep in sweeps:
+        sweep.adopt()
     waiting = _waiting(sweeps)
     running: dict[Path, Waiting] = {}
     losses: dict[Path, int] = {}
