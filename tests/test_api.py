@@ -320,6 +320,29 @@ def not_three(state):
     return np.array([True, True, state["pose"][1] < 2])
 
 
+def test_a_damaged_checkpoint_is_not_replaced_by_an_older_policy_in_silence(tmp_path: Path, capsys) -> None:
+    run = gx.train(Boat, gentle, steps=60, checkpoint_every=20, out=tmp_path / "run", **SMALL)
+    newest = sorted((run.folder / "checkpoints").iterdir())[-1] / "tensors.safetensors"
+    newest.write_bytes(newest.read_bytes()[:-7])
+    for use in (lambda: run.policy, lambda: run.evaluate(1), lambda: gx.load_policy(run.folder)):
+        with pytest.raises(gx.GxError, match=r"damaged.*; continue from the checkpoint before it with"):
+            use()
+    run.resume(progress=False)
+    assert "is used instead" in capsys.readouterr().err
+    assert run.result["steps"] == 60
+    run.evaluate(1)
+
+
+def test_a_run_is_not_put_into_a_dataset(tmp_path: Path) -> None:
+    np.savez(tmp_path / "a.npz", observations=np.zeros((4, 2), np.float32), actions=np.zeros((4, 1), np.float32),
+             rewards=np.zeros(4), terminals=np.array([False, False, False, True]))  # fmt: skip
+    from rlpd_gx.replay.offline import load
+
+    load(tmp_path / "a.npz").save(tmp_path / "data")
+    with pytest.raises(gx.GxError, match="holds a dataset; choose another --out"):
+        gx.train(Boat, gentle, steps=20, out=tmp_path / "data", **SMALL)
+
+
 class Pair(gym.Env):
     """Observations are a tuple with unlike parts; a checkpoint holds the whole environment."""
 

@@ -10,12 +10,18 @@ import rlpd_gx as gx
 
 PROGRAM = Path(sys.executable).parent / "rlpd-gx"
 RULES = """
-import numpy as np, rlpd_gx as gx
+import gymnasium as gym, numpy as np, rlpd_gx as gx
 lean = gx.mask_rule(lambda s: np.array([s[2] > -0.02, s[2] < 0.02]), name="lean")
 both = [lean, gx.mask_rule(lambda s: np.array([True, s[0] < 1]), name="edge")]
 @gx.mask_rule(name="unreadable")
 def unreadable(observation): raise ValueError("no answer")
+empty = gx.mask_rule(lambda s: np.zeros(2, bool))
+left = gx.mask_rule(lambda s: np.array([True, False]))
 wrong = 3
+class Endless(gym.Env):
+    observation_space, action_space = gym.spaces.Box(-1, 1, (1,)), gym.spaces.Discrete(2)
+    def reset(self, seed=None, options=None): return np.zeros(1, np.float32), {}
+    def step(self, action): return np.zeros(1, np.float32), 0.0, False, False, {}
 def push_right(observation): return 1
 def breaks(observation): raise ValueError("no idea")
 """
@@ -62,9 +68,28 @@ def test_a_proposal_that_no_rule_could_judge_is_not_compared_as_forbidden(folder
     done = guard(
         folder, "--env", "CartPole-v1", "--rules", "my_rules:unreadable", "--compare", "--episodes", "1"
     )
-    assert done.returncode == 0, done.stderr
     (without,) = (line for line in done.stdout.splitlines() if "without" in line)
-    assert "0 (0.0%)" in without
+    assert "unknown" in without
+
+
+@pytest.mark.parametrize(
+    ("rules", "said"),
+    [
+        ("unreadable", "gave no usable answer in any step: rule 'unreadable' raised ValueError: no answer"),
+        ("empty", "allowed no action in any of"),
+    ],
+)
+def test_rules_that_never_let_anything_run_are_an_error(folder, rules, said):
+    done = guard(folder, "--env", "CartPole-v1", "--rules", f"my_rules:{rules}", "--episodes", "1")
+    assert done.returncode == 2
+    assert said in done.stderr
+    assert "proposals" in done.stdout  # the table all the same
+
+
+def test_an_episode_that_never_ends_is_an_error(folder):
+    done = guard(folder, "--env", "my_rules:Endless", "--rules", "my_rules:left", "--episodes", "1")
+    assert done.returncode == 2
+    assert "has not ended after 100,000 steps; give --max-steps" in done.stderr
 
 
 def test_a_zip_of_stable_baselines3(folder):

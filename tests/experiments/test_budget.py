@@ -53,7 +53,9 @@ def test_what_has_a_row_is_not_to_do(tmp_path):
 def test_the_command_runs_nothing(tmp_path, capsys):
     reproduce("shield", out=tmp_path / "out", plan=True)
     assert "shield: 3 of 3 runs to do, 144 steps, time unknown" in capsys.readouterr().out
-    assert not list((tmp_path / "out").glob("*/config.json"))
+    assert not (tmp_path / "out").exists()
+    reproduce("dts-late", out=tmp_path / "out", plan=True)
+    assert "dts-late: 4 of 4 runs to do" in capsys.readouterr().out  # three, and the one that they fork from
 
 
 def test_the_shield_of_the_experiment_is_that_of_the_guard():

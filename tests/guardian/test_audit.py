@@ -75,6 +75,11 @@ def test_a_batch_counts_like_one_by_one_and_remembered_verdicts_like_fresh_ones(
     assert remembered.audit.tally.projected == int((ids == 1).sum())
 
 
+def test_a_near_miss_is_a_number():
+    with pytest.raises(gx.GxError, match="near_miss is 'x'; give a number"):
+        gx.Guardian(LINE, gx.bounds_rule(lambda s: ([-1], [0.5])), near_miss="x")
+
+
 def test_zero_events_are_not_a_zero_rate():
     audit = gx.Audit()
     for _ in range(59):

@@ -139,6 +139,23 @@ def test_an_episode_that_may_not_go_on_ends_and_nothing_is_executed():
     assert env.audit.tally.stopped == 1
 
 
+@pytest.mark.parametrize("answer", [None, 0.5, float("nan"), "no", np.array([True, False])])
+def test_an_answer_about_unsafe_events_that_is_neither_yes_nor_no_is_refused(answer):
+    env = gx.GuardedEnv(Line(), gx.bounds_rule(lambda s: ([-1], [1])), unsafe_event=lambda *outcome: answer)
+    env.reset(seed=0)
+    with pytest.raises(gx.GxError, match="unsafe_event returned"):
+        env.step(np.zeros(1, np.float32))
+
+
+def test_where_a_function_of_unsafe_events_raised_is_said():
+    env = gx.GuardedEnv(Line(), gx.bounds_rule(lambda s: ([-1], [1])), unsafe_event=lambda *outcome: 1 / 0)
+    env.reset(seed=0)
+    with pytest.raises(
+        gx.GxError, match=r"unsafe_event raised ZeroDivisionError: .* \(test_guarded_env.py, line"
+    ):
+        env.step(np.zeros(1, np.float32))
+
+
 def test_unsafe_events_are_counted_by_episode_and_bounded():
     def fell(observation, reward, terminated, truncated, info):
         return observation[0] > 2

@@ -10,6 +10,7 @@ from threading import Event, Thread
 from typing import TYPE_CHECKING, Annotated
 
 from rlpd_gx.cli.arguments import Argument
+from rlpd_gx.errors import GxError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -35,6 +36,8 @@ def compare(
     from rlpd_gx.report.records import read_run
     from rlpd_gx.report.words import comparison_text
 
+    if len(runs) < 2:
+        raise GxError("give the folders of two runs or more")
     print(comparison_text([read_run(run) for run in runs]))
     obstacles = dict.fromkeys(filter(None, map(_film, runs)))  # usually the same for all
     for obstacle in obstacles:

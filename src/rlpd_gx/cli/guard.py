@@ -10,6 +10,10 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from rlpd_gx.guardian import GuardedEnv
+    from rlpd_gx.types import Tally
+
+
+MOST_STEPS = 100_000  # of an episode without --max-steps: an environment that never ends would never say so
 
 
 def guard(
@@ -61,7 +65,7 @@ def guard(
     results = []
     for mode, file in runs:
         world = guarded(make(env, **options), rules, state=state or "", mode=mode, audit=file)
-        returns = _run(world, policy, episodes, seed, f"{env}, {mode}", console)
+        returns = _run(world, policy, episodes, seed, max_steps or MOST_STEPS, f"{env}, {mode}", console)
         title = f"{env}: what would have been blocked" if mode == "monitor" else f"{env} under guard"
         console.print(world.audit.table(title))
         results.append((mode, returns, world.audit))
@@ -69,9 +73,12 @@ def guard(
         console.print(_comparison(results))
     if audit is not None:
         console.print(f"Every correction is in {audit}", soft_wrap=True)
+    _refuse_useless(results[0][2].tally, rules)
 
 
-def _run(world: "GuardedEnv", policy: str, episodes: int, seed: int, title: str, console: Any) -> list[float]:
+def _run(
+    world: "GuardedEnv", policy: str, episodes: int, seed: int, limit: int, title: str, console: Any
+) -> list[float]:
     """The return of each episode."""
     from rich.progress import Progress
 
@@ -83,8 +90,11 @@ def _run(world: "GuardedEnv", policy: str, episodes: int, seed: int, title: str,
         task = progress.add_task(title, total=episodes)
         for episode in range(episodes):
             observation, _ = world.reset(seed=seed + episode)
-            total, over = 0.0, False
+            total, over, steps = 0.0, False, 0
             while not over:
+                if steps == limit:
+                    raise GxError(f"episode {episode} has not ended after {steps:,} steps; give --max-steps")
+                steps += 1
                 try:
                     action = act(observation)
                 except Exception as error:
@@ -97,17 +107,30 @@ def _run(world: "GuardedEnv", policy: str, episodes: int, seed: int, title: str,
     return returns
 
 
+def _refuse_useless(counts: "Tally", rules: str) -> None:
+    """A script that tries rules must notice if these never gave a usable answer."""
+    if counts.reasons and sum(counts.reasons.values()) == counts.proposals:
+        raise GxError(f"--rules {rules} gave no usable answer in any step: {next(iter(counts.reasons))}")
+    if counts.inevitable == counts.proposals:
+        raise GxError(
+            f"--rules {rules} allowed no action in any of {counts.proposals:,} steps; make them wider"
+        )
+
+
 def _comparison(results: list[tuple[str, list[float], Any]]) -> "Table":
     import numpy as np
     from rich.table import Table
 
     table = Table(title="Same policy, same seeds", title_justify="left")
-    for name in ("", "mean return", "steps", "forbidden actions executed"):
+    for name in ("", "mean return", "steps", "forbidden actions executed", "unsafe episodes"):
         table.add_column(name, justify="left" if not name else "right")
     for mode, returns, audit in results:
         counts = audit.tally
-        executed = counts.forbidden_executed
-        share = executed / max(counts.proposals, 1)
+        executed, failed = counts.forbidden_executed, sum(counts.reasons.values())
+        said = f"{executed:,} ({executed / max(counts.proposals, 1):.1%})"
+        if failed:
+            said = "unknown" if failed == counts.proposals else f"{said}, {failed:,} unknown"
+        watched = f"{counts.episodes_with_unsafe_event:,}" if counts.episodes_watched else "not watched"
         name = "with the guard" if mode == "enforce" else "without"
-        table.add_row(name, f"{np.mean(returns):.1f}", f"{counts.proposals:,}", f"{executed:,} ({share:.1%})")
+        table.add_row(name, f"{np.mean(returns):.1f}", f"{counts.proposals:,}", said, watched)
     return table

@@ -58,7 +58,8 @@ def reproduce(
     folder = out or Path("runs") / scale
     tables = results or (folder / "results" if scale == "smoke" else Path("results"))
     experiments = [find(one) for one in (NAMES if name == "all" else name.split(","))]
-    request = Request(SCALES[scale], data_for(SCALES[scale], data, folder), tuple(games or ()), seeds)
+    found = data_for(SCALES[scale], data, folder, record=not plan)
+    request = Request(SCALES[scale], found, tuple(games or ()), seeds)
     sweeps = [
         Sweep(one.name, one.plan(request), folder, Table(tables / f"{one.name}.jsonl")) for one in experiments
     ]

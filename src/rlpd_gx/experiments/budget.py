@@ -33,12 +33,15 @@ def budgets(sweeps: Sequence[Sweep], finished: Sequence[Json]) -> list[Budget]:
     known: set[str] = set()
     found = []
     for sweep in sweeps:
-        jobs = [job.planned for job in sweep.left() if job.planned.fingerprint not in known]
+        left = [job.planned for job in sweep.left()]
+        jobs = [planned for planned in left if planned.fingerprint not in known]
         known |= {planned.fingerprint for planned in jobs}
         times = [_seconds(planned, finished) for planned in jobs]
         minutes = None if None in times else sum(time or 0.0 for time in times) / 60
         steps = sum(planned.config.run.steps for planned in jobs)
-        planned_runs = len({planned.fingerprint for planned in sweep.plan})
+        planned_runs = len(
+            {planned.fingerprint for planned in [*sweep.plan, *left]}
+        )  # with those forked from
         found.append(Budget(sweep.name, planned_runs, len(jobs), steps, minutes))
     return found
 

@@ -13,12 +13,15 @@ from rlpd_gx.trees import Json
 SMOKE_EPISODES, SMOKE_STEPS = 4, 30
 
 
-def data_for(scale: Scale, folder: Path | None, out: Path) -> Callable[[str], str]:
-    """Task -> its offline data: in the folder, or of the sets that come with the package; empty where there is none."""
+def data_for(scale: Scale, folder: Path | None, out: Path, *, record: bool = True) -> Callable[[str], str]:
+    """Task -> its offline data: in the folder, or of the sets that come with the package; empty where there is none.
+
+    Smoke runs have a few steps of their own, which are recorded if `record` permits it.
+    """
     if folder is not None:
         return _in(folder)
     if scale.name == "smoke":
-        return _recorded(out / "data")
+        return _recorded(out / "data", record=record)
     planned = BUNDLED / "planner"
     return _in(planned) if planned.is_dir() else lambda task: ""
 
@@ -36,12 +39,12 @@ def _in(folder: Path) -> Callable[[str], str]:
     return find
 
 
-def _recorded(folder: Path) -> Callable[[str], str]:
+def _recorded(folder: Path, *, record: bool) -> Callable[[str], str]:
     """A few random steps of a game, recorded once."""
 
     def find(task: str) -> str:
         path = folder / f"{task}.json.gz"
-        if task in GAMES and not path.exists():
+        if record and task in GAMES and not path.exists():
             _record(task, path)
         return str(path) if path.exists() else ""
 

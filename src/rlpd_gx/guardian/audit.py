@@ -59,6 +59,8 @@ class Audit:
         ungraded: frozenset[str] = frozenset(),
     ) -> None:
         """Called by the Guardian that writes into this audit."""
+        if not isinstance(near_miss, float | int | np.number):
+            raise GxError(f"near_miss is {near_miss!r}; give a number, in the units of the rules' margins")
         if self.tally.rules:
             raise GxError("this audit already belongs to a Guardian; give each its own")
         self.fingerprint, self.near_miss, self.ungraded = fingerprint, near_miss, ungraded

@@ -21,7 +21,9 @@ from rlpd_gx.guardian.episodes import (
 )
 from rlpd_gx.guardian.guardian import Guardian
 from rlpd_gx.guardian.reading import pick
+from rlpd_gx.loading import raised
 from rlpd_gx.rules import Rule
+from rlpd_gx.rules.forms import booleans
 from rlpd_gx.safe_sets import SafeSet
 from rlpd_gx.trees import Json, Tree, map_leaves, packed, unpacked
 from rlpd_gx.types import HUMAN_ACTION, Action, Array, Context, Info, State, Verdict
@@ -116,7 +118,7 @@ class GuardedEnv(gym.Wrapper, gym.utils.RecordConstructorArgs):
         self._episode.step(verdict)
         self._last = (private(observation), info)
         if self.unsafe_event is not None:
-            seen = bool(self.unsafe_event(observation, reward, terminated, truncated, info))
+            seen = _events(1, self.unsafe_event, observation, reward, terminated, truncated, info)[0]
             info["unsafe_event"] = seen
             self._episode.unsafe_events += seen
         if terminated or truncated:
@@ -302,7 +304,7 @@ class GuardedVectorEnv(VectorWrapper):
             for key, value in infos.get("final_info", {}).items():
                 if key in infos and not key.startswith("_"):
                     infos[key][over] = value[over]
-        return np.asarray(self._unsafe_event(observations, *rest, infos), dtype=bool)  # type: ignore[return-value]
+        return _events(self.num_envs, self._unsafe_event, observations, *rest, infos)
 
 
 def _guardian(space: gym.Space, rules: Rule | Iterable[Rule] | Guardian, options: Json) -> Guardian:
@@ -313,6 +315,21 @@ def _guardian(space: gym.Space, rules: Rule | Iterable[Rule] | Guardian, options
     if rules.action_space != space:
         raise GxError(f"the Guardian was made for {rules.action_space}, the environment has {space}")
     return rules
+
+
+def _events(count: int, unsafe_event: Callable[..., npt.ArrayLike], *stepped: Any) -> list[bool]:
+    """The answers of a person's function; None, or a number that is neither 0 nor 1, must not count as "safe"."""
+    try:
+        answers = (booleans(unsafe_event(*stepped)).ravel() > 0).tolist()
+    except GxError as error:
+        raise GxError(f"unsafe_event {error}") from None
+    except Exception as error:
+        raise GxError(f"unsafe_event {raised(error)}") from error
+    if len(answers) != count:
+        raise GxError(
+            f"unsafe_event returned {len(answers)} answers; return one for each of {count} environments"
+        )
+    return answers
 
 
 def _human_actions(infos: Info, num_envs: int) -> dict[int, Action]:

@@ -149,6 +149,9 @@ def last_saved(path: Path) -> tuple[RunFolder, Task, Loaded]:
     """A run as it was last saved, to be read; refused if its settings or its rules are others now."""
     folder, config = RunFolder.open(path)
     loaded, task = Checkpoints(folder.checkpoints).load(), Task(config)
+    if loaded.notes:  # an older policy must not pass for the run's
+        damage = loaded.notes[0].partition(";")[0]
+        raise GxError(f"{damage}; continue from the checkpoint before it with: rlpd-gx train --resume {path}")
     refuse_other_settings(folder, loaded.state)
     refuse_other_rules(path, task, loaded.state)
     return folder, task, loaded

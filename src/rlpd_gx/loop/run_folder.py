@@ -15,6 +15,7 @@ from rlpd_gx import settings
 from rlpd_gx.config import Config
 from rlpd_gx.errors import GxError
 from rlpd_gx.files import append_line, write_json
+from rlpd_gx.replay.offline.cache import is_dataset
 
 fcntl: ModuleType | None
 try:
@@ -60,9 +61,11 @@ class RunFolder:
 
     @staticmethod
     def refuse_another(path: Path) -> None:
-        """Raise if the folder holds a run."""
+        """Raise if the folder holds a run, or a dataset."""
         if (path / "config.json").exists():
             raise GxError(f"{path}: holds a run already; go on with --resume, or choose another --out")
+        if is_dataset(path):
+            raise GxError(f"{path}: holds a dataset; choose another --out")
 
     @classmethod
     def open(cls, path: Path) -> tuple["RunFolder", Config]:
