@@ -9,7 +9,7 @@ import pytest
 
 import rlpd_gx as gx
 from rlpd_gx.config import LearnerConfig
-from rlpd_gx.loop.environments import Environments
+from rlpd_gx.loop.environments import Environments, Member
 from rlpd_gx.loop.evaluate import count, evaluate
 from rlpd_gx.metrics import METRICS
 from rlpd_gx.replay.offline.record import Recorder
@@ -269,3 +269,35 @@ def test_what_a_person_did_is_what_ran() -> None:
     assert [int(step.proposed_action[0]) for step in steps] == [0, 0, 0]
     assert [int(step.executed_action[0]) for step in steps] == [0, 1, 0]
     assert environments.finished[0].human_steps == 1
+
+
+class Numb(gym.Env):
+    """Its third observation, or its third reward, is NaN."""
+
+    action_space = gym.spaces.Discrete(2)
+    observation_space = gym.spaces.Dict({"place": gym.spaces.Box(-1, 1, (2,), np.float32)})
+
+    def __init__(self, what: str) -> None:
+        self.what, self.t = what, 0
+
+    def reset(self, *, seed=None, options=None):
+        self.t = 0
+        return self._seen(), {}
+
+    def step(self, action):
+        self.t += 1
+        reward = np.nan if self.what == "reward" and self.t == 3 else 0.0
+        return self._seen(), reward, False, False, {}
+
+    def _seen(self):
+        return {"place": np.full(2, np.nan if self.what == "place" and self.t == 3 else 0.0, np.float32)}
+
+
+@pytest.mark.parametrize(("what", "said"), [("place", "place holds NaN"), ("reward", "the reward is nan")])
+def test_nan_is_refused_where_it_comes_from(what: str, said: str) -> None:
+    member = Member(Numb(what), 0)
+    member.reset(0)
+    member.step(0)
+    member.step(0)
+    with pytest.raises(gx.GxError, match=rf"Numb, step [23] of an episode: (observation/)?{said}"):
+        member.step(0)

@@ -1,5 +1,6 @@
 """The environments of a run, each behind its guard, stepped together."""
 
+import math
 from collections.abc import Callable, Sequence
 
 import gymnasium as gym
@@ -44,7 +45,7 @@ class Member:
     def reset(self, seed: int | None = None) -> None:
         """Begin an episode."""
         observation, info = self.env.reset(seed=seed)
-        self.observation = learner_view(observation)
+        self.observation = self._seen(observation)
         if self.length:  # the game continues after a lost life, with a step that nobody proposed
             self.score += float(info.get("raw_reward", 0.0))
             self.unsafe_events += bool(info.get("unsafe_event", False))
@@ -52,7 +53,11 @@ class Member:
     def step(self, action: Action) -> tuple[float, bool, bool, Json]:
         """Propose an action; returns reward, terminated, truncated and info."""
         observation, reward, terminated, truncated, info = self.env.step(action)
-        self.observation = learner_view(observation)
+        self.observation = self._seen(observation)
+        if not math.isfinite(reward):
+            raise GxError(
+                f"{self._here()} the reward is {reward}; nothing can be learned from that: mend the environment"
+            )
         if "guardian_stop" in info:
             self.corrections, self.stopped = self.corrections + 1, True
             return 0.0, False, True, info
@@ -66,6 +71,19 @@ class Member:
             self.success_steps = (self.success_steps or 0) + bool(success)
         self.human_steps += HUMAN_ACTION in info
         return float(reward), bool(terminated), bool(truncated), info
+
+    def _seen(self, observation: Tree) -> Tree:
+        """The observation as the Learner sees it; NaN is refused here, where its origin is known."""
+        view = learner_view(observation)
+        for name, part in trees.named_leaves(view, "observation").items():
+            if np.asarray(part).dtype.kind == "f" and np.isnan(part).any():
+                raise GxError(
+                    f"{self._here()} {name} holds NaN; nothing can be learned from that: mend the environment"
+                )
+        return view
+
+    def _here(self) -> str:
+        return f"{type(self.env.unwrapped).__name__}, step {self.length} of an episode:"
 
     def finish(self) -> Episode:
         """The episode is over: returns its counts and restarts them."""
