@@ -108,7 +108,11 @@ def read_file(path: Path) -> tuple[str | None, Settings]:
     except GxError:
         raise
     except Exception as error:  # each parser has its own
-        raise GxError(f"{path}: cannot be read as {path.suffix[1:].upper()}: {first_line(error)}") from None
+        mark = getattr(error, "problem_mark", None)  # YAML says the line elsewhere
+        where = "" if mark is None else f" (line {mark.line + 1})"
+        raise GxError(
+            f"{path}: cannot be read as {path.suffix[1:].upper()}: {first_line(error)}{where}"
+        ) from None
     if not isinstance(content, dict):
         raise GxError(f"{path}: must hold settings by name")
     values: Settings = {}

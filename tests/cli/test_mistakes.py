@@ -20,6 +20,8 @@ TRY = ["guard", "--env=drone:Drone", "--episodes=1"]
 MISTAKES = {
     # what is typed -> what the sentence says
     ("trian",): "there is no command 'trian'; did you mean train?",
+    ("gaurd", "--env=x"): "there is no command 'gaurd'; did you mean guard?",
+    (*TRY, "--rules=my_rules:power", "--policy=nowhere"): "--policy nowhere: there is no such folder",
     ("data", "audti"): "did you mean data audit?",
     ("train",): "name the environment, for example --env Hopper-v5",
     ("train", "--utdd=3"): "rlpd-gx train has no flag --utdd; did you mean --utd?",
@@ -51,7 +53,7 @@ MISTAKES = {
     (*GUARDED, "--offline=flights.npz", "--offline-state=my_rules:angle"): "--offline-state my_rules:angle",
     (*GUARDED, "--preset=best"): "there is no preset 'best'; there are rlpd-gx,",
     (*GUARDED, "--config=none.yaml"): "none.yaml: cannot be read",
-    (*GUARDED, "--config=broken.yaml"): "broken.yaml: cannot be read as YAML",
+    (*GUARDED, "--config=broken.yaml"): "broken.yaml: cannot be read as YAML: while parsing a flow sequence (line",
     (*GUARDED, "--config=unknown.yaml"): "unknown.yaml: there is no setting 'stepps'; did you mean steps?",
     (*GUARDED, "--config=wrong.yaml"): "wrong.yaml: steps cannot be 'many': give a whole number",
     (*GUARDED, "--config=preset.yaml"): "there is no preset ['rlpd']",

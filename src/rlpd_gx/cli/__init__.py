@@ -3,6 +3,7 @@
 import os
 import sys
 import warnings
+from itertools import takewhile
 
 from rlpd_gx.errors import GxError
 
@@ -78,7 +79,7 @@ def _run(words: list[str]) -> None:
     code = 2
     if words and words[-1] in ("--help", "-h"):
         words, code = words[:-1], 0
-    typed = " ".join(words)
+    typed = " ".join(takewhile(lambda word: not word.startswith("-"), words)) or " ".join(words)
     group = [name for name in COMMANDS if not words or name.startswith(f"{typed} ")]
     if not group:
         from rlpd_gx.loading import did_you_mean

@@ -38,7 +38,11 @@ def compare(
 
     if len(runs) < 2:
         raise GxError("give the folders of two runs or more")
-    print(comparison_text([read_run(run) for run in runs]))
+    found = [read_run(run) for run in runs]
+    for run in found:
+        for note in run.notes:
+            print(f"note: {run.folder}: {note}", file=sys.stderr)
+    print(comparison_text(found))
     obstacles = dict.fromkeys(filter(None, map(_film, runs)))  # usually the same for all
     for obstacle in obstacles:
         print(f"no video: {obstacle}", file=sys.stderr)

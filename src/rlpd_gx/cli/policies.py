@@ -32,6 +32,10 @@ def load_policy(spec: str, env: "gym.Env", seed: int) -> Callable[[Any], Any]:
         return _trained_policy(spec, env, seed)
     if spec.endswith(".zip"):
         return _sb3_policy(spec)
+    if ":" not in spec:
+        raise GxError(
+            f"--policy {spec}: there is no such folder; give random, a folder, a .zip or module:function"
+        )
     policy, _ = load(spec, "policy")
     if not callable(policy):
         raise GxError(
