@@ -171,6 +171,27 @@ def test_bad_tables_name_column_and_row(tmp_path, rows, mapping, sentence):
         load(write_csv(tmp_path / "log.csv", rows), options={"mapping": mapping})
 
 
+@pytest.mark.usefixtures("nothing_cached")
+@pytest.mark.parametrize(
+    ("wrong", "right"),
+    [
+        ("timeout", "timeouts"),
+        ("obsevations", "observations"),
+        ("episod", "episode"),
+        ("terminal", "terminals"),
+    ],
+)
+def test_a_misspelled_field_of_a_mapping_is_refused(tmp_path, wrong, right):
+    np.savez(tmp_path / "a.npz", **COLUMNS, end=np.zeros(5))
+    for path, mapping in (
+        (write_csv(tmp_path / "log.csv"), {**MAPPING, wrong: "x"}),
+        (tmp_path / "a.npz", {wrong: "end"}),
+    ):
+        said = rf"no field '{wrong}' \(it has observations, .*time\); did you mean {right}\?"
+        with pytest.raises(GxError, match=said):
+            load(path, options={"mapping": mapping})
+
+
 def log(rows):
     """(run, t, x, fell) of each row as a table with one action and one reward."""
     return {

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from rlpd_gx.errors import GxError
+from rlpd_gx.loading import did_you_mean
 from rlpd_gx.replay.offline.episode import Episode, Source, problem
 from rlpd_gx.replay.offline.numbers import flags, is_numeric, numbers
 from rlpd_gx.safe_sets import Spec, decode
@@ -29,10 +30,22 @@ KNOWN = (
 )
 FACTS = ("env_id", "rules_fingerprint", "safe_set_spec")  # texts beside the columns
 CLOCKS = ("step", "time")  # columns that must not decrease within an episode
+FIELDS = (*KNOWN, *CLOCKS)  # what a mapping may name; other columns keep the name they have in the file
+
+
+def check_mapping(mapping: Mapping[str, Any] | None, file: Path) -> None:
+    """Refuse fields that do not exist: a misspelled `timeouts` would be kept as an extra, and never read."""
+    for name in mapping or {}:
+        if name not in FIELDS:
+            instead = (
+                did_you_mean(name, FIELDS) or "; leave it out, other columns are kept under their own names"
+            )
+            raise GxError(f"{file}: the mapping has no field {name!r} (it has {', '.join(FIELDS)}){instead}")
 
 
 def rename(found: Mapping[str, Array], mapping: Mapping[str, str] | None, file: Path) -> dict[str, Array]:
     """Columns under the names used here; `mapping` says `{name here: name in the file}`."""
+    check_mapping(mapping, file)
     columns = dict(found)
     for name, name_in_file in (mapping or {}).items():
         if not isinstance(name_in_file, str):

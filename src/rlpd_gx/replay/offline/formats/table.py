@@ -31,6 +31,7 @@ def read(path: Path, mapping: Mapping[str, str | Sequence[str]] | None = None) -
         from pyarrow import csv
     except ImportError:
         raise missing_extra("pyarrow", "data") from None
+    flat.check_mapping(mapping, path)
     with reading(path, "repair it or export it again"):
         table = _parquet_table(path) if first_bytes(path, 4) == b"PAR1" else csv.read_csv(path)
         found = table.column_names
