@@ -236,6 +236,52 @@ def test_rows_in_order_are_not(tmp_path):
         load(tmp_path / "a.npz")
 
 
+@pytest.mark.parametrize(("first", "tick", "kind"), [(0, 1, np.uint8), (7, 4, int), (0, 0.02, float)])
+def test_missing_rows_cut_the_episode(tmp_path, first, tick, kind):
+    rows = [row for i, row in enumerate(ORDERED) if i not in (6, 7)]  # run 1 has 0, 3, 4
+    columns = log(rows)
+    columns["episode"] = np.array(columns.pop("run"))
+    columns["time"] = (first + tick * np.array(columns["time"])).astype(kind)
+    np.savez(tmp_path / "a.npz", **columns)
+    data = load(tmp_path / "a.npz")
+    line = data.timeline
+    line.check_episodes()
+    # nothing leads from 10 to 13, and the lone step from 10 has no next observation
+    assert line.observation[:, 0].tolist() == [0, 1, 2, 3, 4, 4, 13, 14, 14, 20, 21, 22, 23, 24, 24]
+    assert any(
+        "'time', row 6: jumps from" in finding and "(1 such gaps)" in finding for finding in data.findings
+    )
+    del columns["time"]
+    np.savez(tmp_path / "a.npz", **columns)
+    assert 10 in load(tmp_path / "a.npz").timeline.observation  # nothing in the file shows the gap
+
+
+def test_a_clock_that_shows_no_gaps(tmp_path):
+    columns = log([(0, 0, t, t == 19) for t in range(20)])
+    columns["time"] = np.cumsum(np.random.default_rng(0).exponential(1, 20))
+    np.savez(tmp_path / "a.npz", **columns)
+    data = load(tmp_path / "a.npz")
+    assert (data.steps, data.episodes) == (20, 1)
+    assert any("'time' does not grow evenly" in finding for finding in data.findings)
+    columns["time"] = 0.1 * np.arange(20) + np.random.default_rng(0).uniform(-0.002, 0.002, 20)
+    np.savez(tmp_path / "a.npz", **columns)
+    data = load(tmp_path / "a.npz")
+    assert (data.steps, data.episodes) == (20, 1)
+    assert not any("'time'" in finding for finding in data.findings)
+    columns["time"][3] = np.nan  # could hide a gap
+    np.savez(tmp_path / "a.npz", **columns)
+    with pytest.raises(GxError, match="'time', row 3: is empty or not finite"):
+        load(tmp_path / "a.npz")
+
+
+def test_a_table_without_a_clock_says_that_gaps_cannot_be_seen(tmp_path):
+    said = "no column is named or mapped as step or time"
+    path = write_csv(tmp_path / "log.csv")
+    assert any(said in finding for finding in load(path, options={"mapping": MAPPING}).findings)
+    clocked = load(path, options={"mapping": {**MAPPING, "time": "x"}}).findings
+    assert not any(said in finding for finding in clocked)
+
+
 def test_a_time_limit_without_next_observations_takes_its_last_step_with_it(tmp_path):
     columns = log(ORDERED)
     del columns["run"]

@@ -14,6 +14,7 @@ from rlpd_gx.untrusted import check_size, reading
 
 name = "table"
 description = "CSV or Parquet with a mapping of columns"
+meaning = flat.meaning
 
 
 def detect(path: Path) -> bool:
@@ -57,7 +58,12 @@ def read(path: Path, mapping: Mapping[str, str | Sequence[str]] | None = None) -
         name for name in others if name not in flat.KNOWN and not _is_number(table.schema.field(name).type)
     ]
     columns |= {name: _column(table, name, path) for name in others if name not in left_out}
-    return flat.source(columns, path, left_out, names=names)
+    source = flat.source(columns, path, left_out, names=names)
+    if not columns.keys() & {*flat.CLOCKS, "next_observations"}:
+        source.notes.append(
+            "no column is named or mapped as step or time, so rows that are missing inside an episode cannot be seen"
+        )
+    return source
 
 
 def _parquet_table(path: Path) -> Any:
