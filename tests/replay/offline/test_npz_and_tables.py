@@ -162,13 +162,41 @@ def test_parquet_with_lists(tmp_path):
             MAPPING,
             "'observations/v', row 1: is empty",
         ),
-        (ROWS, {**MAPPING, "rewards": "comment"}, "'comment': holds string"),
+        (ROWS, {**MAPPING, "rewards": "comment"}, "'comment', row 0: is 'start', not a number"),
+        ([ROWS[0], ("a", 1.0, 0.5, 1.0, "oops", 0, ""), *ROWS[2:]], MAPPING, "'r', row 1: is 'oops', not a"),
+        (
+            [ROWS[0], ("a", None, 0.5, 1, 1, 0, ""), ("a", "1,5", 0.5, 1.0, 1.0, 0, ""), *ROWS[2:]],
+            MAPPING,
+            "'x', row 2: is '1,5', not a number; store numbers, with a decimal point",
+        ),
+        ([*ROWS[:2], ROWS[2][:4], *ROWS[3:]], MAPPING, r"log\.csv: row 2: has 4 values .* names 7 columns"),
+        ([*ROWS[:4], (*ROWS[4], 1, 2)], MAPPING, r"log\.csv: row 4: has 9 values .* names 7 columns"),
+        ([], MAPPING, r"log\.csv: has no rows below its header"),
         (ROWS, {}, "'observations': is missing"),
     ],
 )
 def test_bad_tables_name_column_and_row(tmp_path, rows, mapping, sentence):
     with pytest.raises(GxError, match=sentence):
         load(write_csv(tmp_path / "log.csv", rows), options={"mapping": mapping})
+
+
+@pytest.mark.usefixtures("nothing_cached")
+@pytest.mark.parametrize(("separator", "called"), [(";", "semicolons"), ("\t", "tabs")])
+def test_another_separator_is_named(tmp_path, separator, called):
+    path = tmp_path / "log.csv"
+    path.write_text(f"run{separator}x\na{separator}0,5\n")
+    with pytest.raises(GxError, match=rf"log\.csv: is separated by {called}; export it with commas"):
+        load(path, options={"mapping": MAPPING})
+
+
+def test_a_column_may_become_fractional_late_in_a_long_table(tmp_path):
+    rows = [("a", t, 0.5, 0.5, 0, 0, "x" * 50) for t in range(20000)]  # more than a megabyte
+    rows[-2] = ("a", 19998, 0.5, 0.5, 0.25, 0, "")
+    data = load(write_csv(tmp_path / "log.csv", rows), options={"mapping": MAPPING})
+    assert data.timeline.reward[data.timeline.is_step][-1] == 0.25
+    rows[-2] = ("a", 19998, 0.5, 0.5, "oops", 0, "")
+    with pytest.raises(GxError, match="'r', row 19998: is 'oops', not a number"):
+        load(write_csv(tmp_path / "log.csv", rows), options={"mapping": MAPPING})
 
 
 @pytest.mark.usefixtures("nothing_cached")
