@@ -357,6 +357,9 @@ def test_a_dataset_in_which_the_rules_allowed_nothing_is_noted(command, tmp_path
     code, out, err = command("collect", *where, *rules)
     assert (code, out.startswith("20 steps")) == (0, True)
     assert "note: the rules allowed no action in any of the 20 steps" in err
+    report = audit(load(tmp_path / "out"))
+    assert report["safe_sets"]["empty_share"] == 1
+    assert any("allow no action; check the rules" in finding for finding in report["findings"])
     assert "note" not in command("collect", *where[:-3], tmp_path / "free", *where[-2:])[2]
 
 
