@@ -181,6 +181,14 @@ def test_bad_tables_name_column_and_row(tmp_path, rows, mapping, sentence):
 
 
 @pytest.mark.usefixtures("nothing_cached")
+def test_bytes_that_are_no_text_are_one_sentence(tmp_path, capfd):
+    (tmp_path / "log.csv").write_bytes(np.random.default_rng(0).bytes(3000))
+    with pytest.raises(GxError, match=r"log\.csv: "):
+        load(tmp_path / "log.csv", options={"mapping": MAPPING})
+    assert capfd.readouterr().err == ""
+
+
+@pytest.mark.usefixtures("nothing_cached")
 @pytest.mark.parametrize(("separator", "called"), [(";", "semicolons"), ("\t", "tabs")])
 def test_another_separator_is_named(tmp_path, separator, called):
     path = tmp_path / "log.csv"

@@ -351,7 +351,8 @@ def _free(path: Path) -> Path:
         path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise GxError(
-            f"{path}: cannot be written: {path.parent} is no folder ({error.strerror}); name another place"
+            f"{path}: cannot be written, as {path.parent} is no folder and cannot be made one ({error.strerror}); "
+            "name another place"
         ) from error
     return path.absolute()  # Minari mistakes its own files under a relative path
 

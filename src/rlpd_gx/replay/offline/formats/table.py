@@ -1,5 +1,6 @@
 """CSV and Parquet logs: a small mapping names the columns."""
 
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ name = "table"
 description = "CSV or Parquet with a mapping of columns"
 meaning = flat.meaning
 _HEADER_BYTES, _BLOCK_BYTES = 1 << 16, 1 << 30
+_WRONG_LENGTH = re.compile(r"Row #(\d+): Expected (\d+) columns, got (\d+)")
 _HEADER_ROWS = 2  # pyarrow counts from 1, with the header; we count from 0, without
 
 
@@ -65,7 +67,8 @@ def read(path: Path, mapping: Mapping[str, str | Sequence[str]] | None = None) -
     source = flat.source(columns, path, left_out, names=names)
     if not columns.keys() & {*flat.CLOCKS, "next_observations"}:
         source.notes.append(
-            "no column is named or mapped as step or time, so rows that are missing inside an episode cannot be seen"
+            "no column is named or mapped as step or time, so rows that are missing inside an episode cannot be seen; "
+            "map one if the file has it"
         )
     return source
 
@@ -87,23 +90,16 @@ def _csv_table(path: Path) -> Any:
     try:
         return csv.read_csv(path, csv.ReadOptions(block_size=block))
     except pyarrow.ArrowInvalid:
-        wrong: list[Any] = []  # a second reading, as only one thread counts rows
-
-        def found(row: Any) -> str:
-            wrong.append(row)
-            return "skip"
-
-        csv.read_csv(
-            path,
-            csv.ReadOptions(block_size=block, use_threads=False),
-            csv.ParseOptions(invalid_row_handler=found),
-        )
-        if not wrong:
+        pass  # read again with one thread, whose errors name the row
+    try:
+        return csv.read_csv(path, csv.ReadOptions(block_size=block, use_threads=False))
+    except pyarrow.ArrowInvalid as error:
+        if (found := _WRONG_LENGTH.search(str(error))) is None:
             raise
-        first = wrong[0]
+        row, columns, values = map(int, found.groups())
         raise GxError(
-            f"{path}: row {first.number - _HEADER_ROWS}: has {first.actual_columns} values where the header names "
-            f"{first.expected_columns} columns; repair that row or leave it out"
+            f"{path}: row {row - _HEADER_ROWS}: has {values} values where the header names {columns} columns; repair "
+            "that row or leave it out"
         ) from None
 
 
