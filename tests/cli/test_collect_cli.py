@@ -2,6 +2,8 @@
 
 import gzip
 import json
+import sys
+import types
 import warnings
 
 import gymnasium
@@ -73,8 +75,6 @@ def lean_left(observation):
 
 @pytest.fixture(autouse=True)
 def this_module_is_importable(monkeypatch):
-    import sys
-
     monkeypatch.setitem(sys.modules, "my_policies", sys.modules[__name__])
 
 
@@ -361,6 +361,16 @@ def test_a_dataset_in_which_the_rules_allowed_nothing_is_noted(command, tmp_path
     assert report["safe_sets"]["empty_share"] == 1
     assert any("allow no action; check the rules" in finding for finding in report["findings"])
     assert "note" not in command("collect", *where[:-3], tmp_path / "free", *where[-2:])[2]
+
+
+def test_a_dataset_of_nothing_but_the_fallback_is_noted(command, tmp_path, monkeypatch):
+    module = types.ModuleType("my_fallback")
+    module.rules, module.fallback = never, 1
+    monkeypatch.setitem(sys.modules, "my_fallback", module)
+    where = ("--env", "CartPole-v1", "--out", tmp_path / "out", "--steps", 12)
+    code, _, err = command("collect", *where, "--rules", "my_fallback:rules")
+    assert code == 0
+    assert "note: the fallback was executed in each of the 12 steps (rule 'never' raised RuntimeError" in err
 
 
 def test_a_learner_that_never_acted_leaves_nothing(command, tmp_path):
