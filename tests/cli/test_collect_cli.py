@@ -2,6 +2,8 @@
 
 import gzip
 import json
+import sys
+import types
 import warnings
 
 import gymnasium
@@ -16,6 +18,56 @@ def push(observation):
     return 1
 
 
+def short(observation):
+    return np.zeros(3, np.float32)
+
+
+def not_a_number(observation):
+    return np.array([np.nan, 0], np.float32)
+
+
+def broken(observation):
+    raise ValueError("gripper")
+
+
+class Faulty(gymnasium.Env):
+    """Two numbers; what is named in `fault` is wrong in the seventh step."""
+
+    observation_space = gymnasium.spaces.Box(-1, 1, (2,), np.float32)
+    action_space = gymnasium.spaces.Box(-1, 1, (2,), np.float32)
+
+    def __init__(self, fault=""):
+        self.fault = fault
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.steps = 0
+        return np.zeros(3 if self.fault == "reset" else 2, np.float32), {}
+
+    def step(self, action):
+        self.steps += 1
+        observation, reward = np.zeros(2, np.float32), 0.0
+        if self.steps == 7:
+            observation = {
+                "nan": np.array([0, np.nan], np.float32),
+                "infinite": np.array([0, np.inf], np.float32),
+                "shape": np.zeros((1, 2), np.float32),
+                "type": np.zeros(2, complex),
+                "parts": {"a": np.zeros(2, np.float32)},
+            }.get(self.fault, observation)
+            reward = np.nan if self.fault == "reward" else reward
+        return observation, reward, False, self.steps >= 10, {}
+
+
+class Whole(Faulty):
+    """Says that its observations are whole numbers, which they are not."""
+
+    observation_space = gymnasium.spaces.Box(-1, 1, (2,), np.int64)
+
+
+nothing_allowed = gx.bounds_rule(lambda state: (np.ones(2), -np.ones(2)), name="nothing allowed")
+
+
 def lean_left(observation):
     """A policy for CartPole."""
     return int(observation[2] > 0)
@@ -23,8 +75,6 @@ def lean_left(observation):
 
 @pytest.fixture(autouse=True)
 def this_module_is_importable(monkeypatch):
-    import sys
-
     monkeypatch.setitem(sys.modules, "my_policies", sys.modules[__name__])
 
 
@@ -268,10 +318,97 @@ def test_where_a_fallback_ran_the_safe_set_is_unknown(tmp_path):
     assert (data.has_safe_set == ~outside).all()
 
 
+SEVENTH = "after 7 steps of the episode with seed 3"
+
+
+@pytest.mark.filterwarnings("ignore")  # Gymnasium's own about such environments
+@pytest.mark.parametrize(
+    ("fault", "sentence"),
+    [
+        ("nan", f"'observation', {SEVENTH}: is NaN"),
+        ("infinite", f"'observation', {SEVENTH}: is infinite"),
+        ("reward", f"'reward', {SEVENTH}: is nan"),
+        ("shape", f"'observation', {SEVENTH}: has shape (1, 2), its space (2,)"),
+        ("type", f"'observation', {SEVENTH}: is complex128, its space float32"),
+        ("parts", f"'observation', {SEVENTH}: has parts ['observation/a'], its space ['observation']"),
+        ("reset", "'observation', at the reset with seed 3: has shape (3,), its space (2,)"),
+    ],
+)
+def test_an_environment_that_breaks_its_promises_is_not_recorded(command, tmp_path, fault, sentence):
+    (tmp_path / "here").mkdir()
+    where = ("--env", "my_policies:Faulty", "--env-kwargs", json.dumps({"fault": fault}))
+    code, _, err = command("collect", *where, "--out", tmp_path / "here/out", "--episodes", 2, "--seed", 3)
+    assert code == 2
+    assert f"my_policies:Faulty: {sentence}; repair the environment, nothing was written" in err
+    assert list((tmp_path / "here").iterdir()) == []
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_numbers_that_are_no_whole_ones_are_not_recorded_as_such(command, tmp_path):
+    where = ("--env", "my_policies:Whole", "--out", tmp_path / "out", "--steps", 5)
+    code, _, err = command("collect", *where)
+    assert code == 2
+    assert "at the reset with seed 0: is float32, its space int64" in err
+
+
+def test_a_dataset_in_which_the_rules_allowed_nothing_is_noted(command, tmp_path):
+    rules = ("--rules", "my_policies:nothing_allowed")
+    where = ("--env", "my_policies:Faulty", "--out", tmp_path / "out", "--episodes", 2)
+    code, out, err = command("collect", *where, *rules)
+    assert (code, out.startswith("20 steps")) == (0, True)
+    assert "note: the rules allowed no action in any of the 20 steps" in err
+    report = audit(load(tmp_path / "out"))
+    assert report["safe_sets"]["empty_share"] == 1
+    assert any("allow no action; check the rules" in finding for finding in report["findings"])
+    assert "note" not in command("collect", *where[:-3], tmp_path / "free", *where[-2:])[2]
+
+
+def test_a_dataset_of_nothing_but_the_fallback_is_noted(command, tmp_path, monkeypatch):
+    module = types.ModuleType("my_fallback")
+    module.rules, module.fallback = never, 1
+    monkeypatch.setitem(sys.modules, "my_fallback", module)
+    where = ("--env", "CartPole-v1", "--out", tmp_path / "out", "--steps", 12)
+    code, _, err = command("collect", *where, "--rules", "my_fallback:rules")
+    assert code == 0
+    assert "note: the fallback was executed in each of the 12 steps (rule 'never' raised RuntimeError" in err
+
+
+def test_a_learner_that_never_acted_leaves_nothing(command, tmp_path):
+    options = ("--rules", "my_policies:never", "--policy", "learn:DQN", "--steps", 40)
+    code, _, err = command("collect", "--env", "CartPole-v1", "--out", tmp_path / "out", *options)
+    assert code == 2
+    assert "not a single action was executed" in err
+    assert "no answer" in err
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_path_below_a_file(command, tmp_path):
+    (tmp_path / "notes.txt").write_text("")
+    for format in ("minari", "action-log"):
+        options = ("--out", tmp_path / "notes.txt/x", "--steps", 5, "--format", format)
+        code, _, err = command("collect", "--env", "ALE/Pong-v5", *options)
+        assert code == 2
+        assert "notes.txt is no folder" in err
+
+
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
         (("CartPole-v1",), "--episodes or --steps"),
+        (("CartPole-v1", "--steps", 5, "--seed", -1), "--seed: must be at least 0, got -1"),
+        (
+            ("CartPole-v1", "--steps", 5, "--policy", "my_policies:short"),
+            "but the environment takes Discrete(2)",
+        ),
+        (
+            ("my_policies:Faulty", "--steps", 5, "--policy", "my_policies:short"),
+            "--policy my_policies:short returned array([0., 0., 0.], dtype=float32), but the environment takes Box",
+        ),
+        (("my_policies:Faulty", "--steps", 5, "--policy", "my_policies:not_a_number"), "returned array([nan"),
+        (
+            ("my_policies:Faulty", "--steps", 5, "--policy", "my_policies:broken"),
+            "--policy my_policies:broken raised ValueError: gripper",
+        ),
         (("Nowhere-v0", "--steps", 5), "--env Nowhere-v0"),
         (("CartPole-v1", "--steps", 5, "--policy", "."), "holds neither an exported policy"),
         (("CartPole-v1", "--steps", 5, "--policy", "genius"), "not 'genius'"),

@@ -69,6 +69,37 @@ def test_audit(command, pendulum, tmp_path):
     assert command("data", "list")[1].startswith("no dataset")
 
 
+def test_corrections_are_unknown_without_proposals(command, pendulum, tmp_path):
+    def share(path):
+        return json.loads(command("data", "audit", path, "--json")[1])["corrected_share"]
+
+    with np.load(pendulum) as file:
+        columns = dict(file)
+    assert command("data", "convert", pendulum, "--out", tmp_path / "plain")[0] == 0
+    assert share(pendulum) is share(tmp_path / "plain") is None
+    columns["actions"][3] = np.nan  # differs from itself
+    np.savez(tmp_path / "nan.npz", **columns)
+    assert share(tmp_path / "nan.npz") is None
+    with np.load(pendulum) as file:
+        columns = {**file, "proposed_actions": file["actions"].copy()}
+    for name, expected in (("followed", 0), ("corrected", 1 / 18)):
+        np.savez(tmp_path / f"{name}.npz", **columns)
+        command("data", "convert", tmp_path / f"{name}.npz", "--out", tmp_path / name)
+        assert share(tmp_path / f"{name}.npz") == share(tmp_path / name) == expected
+        columns["proposed_actions"][4] = 0
+
+
+def test_a_converted_folder_is_audited_under_its_own_name(command, pendulum, tmp_path):
+    command("data", "convert", pendulum, "--out", tmp_path / "swings")
+    assert command("data", "audit", tmp_path / "swings")[1].startswith("swings (npz)")
+
+
+def test_a_mapping_that_is_not_there(command, pendulum, tmp_path):
+    code, _, err = command("data", "convert", pendulum, "--mapping", tmp_path / "none.json")
+    assert code == 2
+    assert "none.json: there is no such mapping; check the path" in err
+
+
 def test_brackets_in_names_are_shown(command, tmp_path):
     units = ("pressure [bar]", "count [/min]", "speed [bold]")
     path = tmp_path / "log [red].csv"

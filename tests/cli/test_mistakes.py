@@ -89,6 +89,7 @@ MISTAKES = {
     ("train", "--resume=nowhere", "--seed=3"): "leave out --seed",
     ("guard", "--env=drone:Drone"): "--rules",
     (*TRY, "--rules=miswatched:power"): "unsafe_event is called with (observation, reward, terminated, trunc",
+    (*TRY, "--rules=my_rules:power", "--seed=-1"): "--seed: must be at least 0, got -1",
     (*TRY, "--rules=my_rules:power", "--episodes=0"): "--episodes: must be at least 1, got 0",
     (*TRY, "--rules=my_rules:power", "--episodes=x"): "--episodes: give a whole number, not 'x'",
     (*TRY, "--rules=my_rules:power", "--state=my_rules:angle"): "--state my_rules:angle",

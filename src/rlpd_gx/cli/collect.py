@@ -1,10 +1,11 @@
 """`rlpd-gx collect`: a dataset from any environment with any policy."""
 
+import sys
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from rlpd_gx.cli.arguments import EnvKwargs, EnvWrappers, Option, read_env_kwargs
-from rlpd_gx.cli.policies import load_policy
+from rlpd_gx.cli.policies import load_policy, proposals
 from rlpd_gx.errors import GxError, missing_extra
 
 _LEARNERS = ("A2C", "DDPG", "DQN", "PPO", "SAC", "TD3")
@@ -38,7 +39,7 @@ def collect(
     format: Annotated[Literal["minari", "action-log"], Option(help="What to write.")] = "minari",
     env_kwargs: EnvKwargs = "{}",
     env_wrappers: EnvWrappers = None,
-    seed: Annotated[int, Option(help="Random seed.")] = 0,
+    seed: Annotated[int, Option(min=0, help="Random seed.")] = 0,
 ) -> None:
     """Record episodes of a policy, guarded or not."""
     import numpy as np
@@ -67,7 +68,13 @@ def collect(
         else:
             epsilons = tuple(epsilon or (0.0,))
             generator = np.random.default_rng(seed)
-            record.roll_out(recorder, act, generator, epsilons=epsilons, episodes=episodes, steps=steps)
+            proposed = proposals(act, policy, world.action_space)
+            record.roll_out(recorder, proposed, generator, epsilons=epsilons, episodes=episodes, steps=steps)
+        if not recorder.steps:
+            raise GxError(
+                "not a single action was executed, so nothing was written: the Guardian lets nothing be executed "
+                f"({recorder.stop_reason}); check that the rules can read the state"
+            )
         stored = recorder.safe_set_spec is not None
         found = {FINGERPRINT: world.safe_sets_fingerprint(), SPEC: recorder.safe_set_spec} if stored else {}
         if (simulated := getattr(act, "simulated_steps", None)) is not None:
@@ -78,7 +85,25 @@ def collect(
         raise
     finally:
         world.close()
+    if rules is not None:
+        _note_rules(world.audit.tally, recorder.steps)
     print(f"{recorder.steps} steps in {recorder.episodes} episodes written to {out}")
+
+
+def _note_rules(tally: Any, steps: int) -> None:
+    """Say so where the rules never let a policy do anything: the dataset shows the guard alone."""
+    if tally.inevitable >= steps:
+        print(
+            f"note: the rules allowed no action in any of the {steps} steps, so each executed action breaks one "
+            "(inevitable); check the rules before you use this data",
+            file=sys.stderr,
+        )
+    if tally.fallback >= steps:
+        print(
+            f"note: the fallback was executed in each of the {steps} steps ({next(iter(tally.reasons), 'no reason')}); "
+            "check the rules before you use this data",
+            file=sys.stderr,
+        )
 
 
 def _make(env_id: str, options: dict[str, Any]) -> Any:

@@ -3,6 +3,7 @@
 import json
 import sys
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -108,7 +109,7 @@ def audit(
             strict=False,
             root=Path(folder),
         )
-        report = audit_module(data)
+        report = audit_module(replace(data, name=source.resolve().name))  # a folder keeps its source's name
     if json_:
         print(json.dumps(report))
     else:
@@ -210,6 +211,8 @@ def _made(env_id: str, env_kwargs: dict[str, Any], required: bool) -> Any:
 def _mapping(file: Path) -> dict[str, Any]:
     try:
         value = json.loads(file.read_text())
+    except FileNotFoundError:
+        raise GxError(f"{file}: there is no such mapping; check the path") from None
     except (OSError, ValueError) as error:
         raise GxError(f"{file}: the mapping cannot be read as JSON ({error})") from None
     if not isinstance(value, dict):

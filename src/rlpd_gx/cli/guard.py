@@ -38,7 +38,7 @@ def guard(
             "module, else the observation."
         ),
     ] = None,
-    seed: Annotated[int, Option(help="Random seed of environment and policy.")] = 0,
+    seed: Annotated[int, Option(min=0, help="Random seed of environment and policy.")] = 0,
     max_steps: Annotated[
         int | None, Option(min=1, help="Truncate each episode after this many steps.")
     ] = None,

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from rlpd_gx.errors import GxError, missing_extra
-from rlpd_gx.loading import load
+from rlpd_gx.loading import load, raised
 
 if TYPE_CHECKING:
     import gymnasium as gym
@@ -42,6 +42,33 @@ def load_policy(spec: str, env: "gym.Env", seed: int) -> Callable[[Any], Any]:
             f"--policy {spec} is a {type(policy).__name__}; it must be a function observation -> action"
         )
     return policy
+
+
+def proposals(policy: Callable[[Any], Any], spec: str, space: "gym.Space") -> Callable[[Any], Any]:
+    """The policy; where it fails, or returns what cannot be stored as an action, the error is one sentence."""
+    import gymnasium as gym
+    import numpy as np
+
+    ids = gym.spaces.Discrete | gym.spaces.MultiDiscrete | gym.spaces.MultiBinary
+
+    def act(observation: Any) -> Any:
+        try:
+            action = policy(observation)
+        except GxError:
+            raise
+        except Exception as error:
+            raise GxError(f"--policy {spec} {raised(error)}") from error
+        fits = True
+        if isinstance(space, gym.spaces.Box):  # numbers out of range are allowed, as in any data
+            given = np.asarray(action)
+            fits = given.dtype.kind in "biuf" and given.shape == space.shape and np.isfinite(given).all()
+        elif isinstance(space, ids):
+            fits = space.contains(action)
+        if not fits:
+            raise GxError(f"--policy {spec} returned {action!r:.80}, but the environment takes {space}")
+        return action
+
+    return act
 
 
 def _trained_policy(spec: str, env: "gym.Env", seed: int) -> Callable[[Any], Any]:

@@ -162,13 +162,70 @@ def test_parquet_with_lists(tmp_path):
             MAPPING,
             "'observations/v', row 1: is empty",
         ),
-        (ROWS, {**MAPPING, "rewards": "comment"}, "'comment': holds string"),
+        (ROWS, {**MAPPING, "rewards": "comment"}, "'comment', row 0: is 'start', not a number"),
+        ([ROWS[0], ("a", 1.0, 0.5, 1.0, "oops", 0, ""), *ROWS[2:]], MAPPING, "'r', row 1: is 'oops', not a"),
+        (
+            [ROWS[0], ("a", None, 0.5, 1, 1, 0, ""), ("a", "1,5", 0.5, 1.0, 1.0, 0, ""), *ROWS[2:]],
+            MAPPING,
+            "'x', row 2: is '1,5', not a number; store numbers, with a decimal point",
+        ),
+        ([*ROWS[:2], ROWS[2][:4], *ROWS[3:]], MAPPING, r"log\.csv: row 2: has 4 values .* names 7 columns"),
+        ([*ROWS[:4], (*ROWS[4], 1, 2)], MAPPING, r"log\.csv: row 4: has 9 values .* names 7 columns"),
+        ([], MAPPING, r"log\.csv: has no rows below its header"),
         (ROWS, {}, "'observations': is missing"),
     ],
 )
 def test_bad_tables_name_column_and_row(tmp_path, rows, mapping, sentence):
     with pytest.raises(GxError, match=sentence):
         load(write_csv(tmp_path / "log.csv", rows), options={"mapping": mapping})
+
+
+@pytest.mark.usefixtures("nothing_cached")
+def test_bytes_that_are_no_text_are_one_sentence(tmp_path, capfd):
+    (tmp_path / "log.csv").write_bytes(np.random.default_rng(0).bytes(3000))
+    with pytest.raises(GxError, match=r"log\.csv: "):
+        load(tmp_path / "log.csv", options={"mapping": MAPPING})
+    assert capfd.readouterr().err == ""
+
+
+@pytest.mark.usefixtures("nothing_cached")
+@pytest.mark.parametrize(("separator", "called"), [(";", "semicolons"), ("\t", "tabs")])
+def test_another_separator_is_named(tmp_path, separator, called):
+    path = tmp_path / "log.csv"
+    path.write_text(f"run{separator}x\na{separator}0,5\n")
+    with pytest.raises(GxError, match=rf"log\.csv: is separated by {called}; export it with commas"):
+        load(path, options={"mapping": MAPPING})
+
+
+def test_a_column_may_become_fractional_late_in_a_long_table(tmp_path):
+    rows = [("a", t, 0.5, 0.5, 0, 0, "x" * 50) for t in range(20000)]  # more than a megabyte
+    rows[-2] = ("a", 19998, 0.5, 0.5, 0.25, 0, "")
+    data = load(write_csv(tmp_path / "log.csv", rows), options={"mapping": MAPPING})
+    assert data.timeline.reward[data.timeline.is_step][-1] == 0.25
+    rows[-2] = ("a", 19998, 0.5, 0.5, "oops", 0, "")
+    with pytest.raises(GxError, match="'r', row 19998: is 'oops', not a number"):
+        load(write_csv(tmp_path / "log.csv", rows), options={"mapping": MAPPING})
+
+
+@pytest.mark.usefixtures("nothing_cached")
+@pytest.mark.parametrize(
+    ("wrong", "right"),
+    [
+        ("timeout", "timeouts"),
+        ("obsevations", "observations"),
+        ("episod", "episode"),
+        ("terminal", "terminals"),
+    ],
+)
+def test_a_misspelled_field_of_a_mapping_is_refused(tmp_path, wrong, right):
+    np.savez(tmp_path / "a.npz", **COLUMNS, end=np.zeros(5))
+    for path, mapping in (
+        (write_csv(tmp_path / "log.csv"), {**MAPPING, wrong: "x"}),
+        (tmp_path / "a.npz", {wrong: "end"}),
+    ):
+        said = rf"no field '{wrong}' \(it has observations, .*time\); did you mean {right}\?"
+        with pytest.raises(GxError, match=said):
+            load(path, options={"mapping": mapping})
 
 
 def log(rows):
@@ -213,6 +270,52 @@ def test_rows_in_order_are_not(tmp_path):
     np.savez(tmp_path / "a.npz", **columns)
     with pytest.raises(GxError, match="'episode', row 14: comes back to an episode"):
         load(tmp_path / "a.npz")
+
+
+@pytest.mark.parametrize(("first", "tick", "kind"), [(0, 1, np.uint8), (7, 4, int), (0, 0.02, float)])
+def test_missing_rows_cut_the_episode(tmp_path, first, tick, kind):
+    rows = [row for i, row in enumerate(ORDERED) if i not in (6, 7)]  # run 1 has 0, 3, 4
+    columns = log(rows)
+    columns["episode"] = np.array(columns.pop("run"))
+    columns["time"] = (first + tick * np.array(columns["time"])).astype(kind)
+    np.savez(tmp_path / "a.npz", **columns)
+    data = load(tmp_path / "a.npz")
+    line = data.timeline
+    line.check_episodes()
+    # nothing leads from 10 to 13, and the lone step from 10 has no next observation
+    assert line.observation[:, 0].tolist() == [0, 1, 2, 3, 4, 4, 13, 14, 14, 20, 21, 22, 23, 24, 24]
+    assert any(
+        "'time', row 6: jumps from" in finding and "(1 such gaps)" in finding for finding in data.findings
+    )
+    del columns["time"]
+    np.savez(tmp_path / "a.npz", **columns)
+    assert 10 in load(tmp_path / "a.npz").timeline.observation  # nothing in the file shows the gap
+
+
+def test_a_clock_that_shows_no_gaps(tmp_path):
+    columns = log([(0, 0, t, t == 19) for t in range(20)])
+    columns["time"] = np.cumsum(np.random.default_rng(0).exponential(1, 20))
+    np.savez(tmp_path / "a.npz", **columns)
+    data = load(tmp_path / "a.npz")
+    assert (data.steps, data.episodes) == (20, 1)
+    assert any("'time' does not grow evenly" in finding for finding in data.findings)
+    columns["time"] = 0.1 * np.arange(20) + np.random.default_rng(0).uniform(-0.002, 0.002, 20)
+    np.savez(tmp_path / "a.npz", **columns)
+    data = load(tmp_path / "a.npz")
+    assert (data.steps, data.episodes) == (20, 1)
+    assert not any("'time'" in finding for finding in data.findings)
+    columns["time"][3] = np.nan  # could hide a gap
+    np.savez(tmp_path / "a.npz", **columns)
+    with pytest.raises(GxError, match="'time', row 3: is empty or not finite"):
+        load(tmp_path / "a.npz")
+
+
+def test_a_table_without_a_clock_says_that_gaps_cannot_be_seen(tmp_path):
+    said = "no column is named or mapped as step or time"
+    path = write_csv(tmp_path / "log.csv")
+    assert any(said in finding for finding in load(path, options={"mapping": MAPPING}).findings)
+    clocked = load(path, options={"mapping": {**MAPPING, "time": "x"}}).findings
+    assert not any(said in finding for finding in clocked)
 
 
 def test_a_time_limit_without_next_observations_takes_its_last_step_with_it(tmp_path):

@@ -39,7 +39,7 @@ def audit(dataset: OfflineDataset) -> Json:
         "observation": _observation(line.observation),
         "action": _actions(actions),
         "actions_out_of_range_steps": _outside(dataset, actions),
-        "corrected_share": float(np.mean(_differ(line.proposed_action[steps], actions))),
+        "corrected_share": _corrected(dataset, line.proposed_action[steps], actions),
         "unsafe_share": float(np.mean(line.unsafe_event[steps])) if dataset.knows_unsafe_events else None,
         "not_finite_rows": _not_finite(dataset),
         "safe_sets": _safe_sets(dataset),
@@ -50,6 +50,11 @@ def audit(dataset: OfflineDataset) -> Json:
         report["findings"].append(
             f"{report['safe_sets']['missing_rows']} rows have no safe set: give `data convert` --rules that can "
             "read the stored state, or choose --offline-safe-sets assume-all or drop there"
+        )
+    empty, missing = report["safe_sets"]["empty_rows"], report["safe_sets"]["missing_rows"]
+    if empty and empty + missing == np.count_nonzero(dataset.needs_safe_set):
+        report["findings"].append(
+            f"the safe sets of all {empty} rows that have one allow no action; check the rules that made them"
         )
     return report
 
@@ -116,8 +121,12 @@ def _outside(dataset: OfflineDataset, actions: Array) -> int | None:
     return int(np.count_nonzero(outside.reshape(len(actions), -1).any(axis=1)))
 
 
-def _differ(proposed: Array, executed: Array) -> Array:
-    return (proposed != executed).reshape(len(executed), -1).any(axis=1)
+def _corrected(dataset: OfflineDataset, proposed: Array, executed: Array) -> float | None:
+    """The fraction of steps whose proposal was not executed; None where no proposals were recorded."""
+    if dataset.knows_proposals is False:
+        return None
+    share = float(np.mean((proposed != executed).reshape(len(executed), -1).any(axis=1)))
+    return share if dataset.knows_proposals or share else None  # an older folder does not say
 
 
 def _not_finite(dataset: OfflineDataset) -> dict[str, int]:

@@ -31,7 +31,7 @@ _COMPARISONS: dict[str, Callable[[Array, float], Array]] = {
     ">": operator.gt,
 }
 FACTS = ("name", "format", "env_id", "rules_fingerprint", "knows_unsafe_events")
-SAFE_SET_FACTS = ("safe_set_spec", "state_fingerprint")  # older versions did not write them
+LATER_FACTS = ("safe_set_spec", "state_fingerprint", "knows_proposals")  # older versions did not write them
 ASSUMED = "assumed:"  # before the fingerprint, where some safe sets are an assumption
 KNOWN = "safe_set_known"  # extra column, where the safe sets of some rows are not known
 _CHUNK_ROWS = 1 << 12  # written or summed at once
@@ -54,6 +54,8 @@ class OfflineDataset:
     state_fingerprint: str | None = None
     """Fingerprint of the function from stored observations to the rules' state, None where they read observations."""
     knows_unsafe_events: bool = False
+    knows_proposals: bool | None = None
+    """Whether proposed actions were recorded; elsewhere the column repeats the executed ones."""
     findings: tuple[str, ...] = ()
     folder: Path | None = None
     """The converted columns on disk; None once rows were left out."""
@@ -204,7 +206,7 @@ class OfflineDataset:
             columns = self.timeline.columns()
             for start in range(0, len(self.timeline), _CHUNK_ROWS):
                 writer.append(trees.index(columns, np.s_[start : start + _CHUNK_ROWS]), self.name)
-            facts = {name: getattr(self, name) for name in FACTS + SAFE_SET_FACTS}
+            facts = {name: getattr(self, name) for name in FACTS + LATER_FACTS}
             actions = self.actions.as_json() if self.actions else None
             writer.finish({**facts, "actions": actions, "findings": list(self.findings)})
         return folder

@@ -8,9 +8,11 @@ from typing import Any
 import numpy as np
 
 from rlpd_gx.errors import GxError
+from rlpd_gx.loading import did_you_mean
 from rlpd_gx.replay.offline.episode import Episode, Source, problem
 from rlpd_gx.replay.offline.numbers import flags, is_numeric, numbers
 from rlpd_gx.safe_sets import Spec, decode
+from rlpd_gx.trees import Json
 from rlpd_gx.types import Array
 from rlpd_gx.untrusted import reading
 
@@ -28,11 +30,29 @@ KNOWN = (
     "next_safe_sets",
 )
 FACTS = ("env_id", "rules_fingerprint", "safe_set_spec")  # texts beside the columns
-CLOCKS = ("step", "time")  # columns that must not decrease within an episode
+CLOCKS = ("step", "time")  # columns that must not decrease within an episode, and show where rows are missing
+EVEN, JUMP = 0.1, 1.5  # how much of its usual growth a clock may deviate by, and what is a gap
+FIELDS = (*KNOWN, *CLOCKS)  # what a mapping may name; other columns keep the name they have in the file
+
+
+def meaning(path: Path, options: Json) -> Json:
+    """See `formats.meaning`: files cached before gaps were cut are read again."""
+    return {"gaps": "cut"}
+
+
+def check_mapping(mapping: Mapping[str, Any] | None, file: Path) -> None:
+    """Refuse fields that do not exist: a misspelled `timeouts` would be kept as an extra, and never read."""
+    for name in mapping or {}:
+        if name not in FIELDS:
+            instead = (
+                did_you_mean(name, FIELDS) or "; leave it out, other columns are kept under their own names"
+            )
+            raise GxError(f"{file}: the mapping has no field {name!r} (it has {', '.join(FIELDS)}){instead}")
 
 
 def rename(found: Mapping[str, Array], mapping: Mapping[str, str] | None, file: Path) -> dict[str, Array]:
     """Columns under the names used here; `mapping` says `{name here: name in the file}`."""
+    check_mapping(mapping, file)
     columns = dict(found)
     for name, name_in_file in (mapping or {}).items():
         if not isinstance(name_in_file, str):
@@ -156,6 +176,9 @@ def _episodes(columns: Mapping[str, Array], file: Path, source: Source) -> Itera
     if "terminals" not in columns:
         notes.append("no column says which episodes ended as terminal: each end is taken as a time limit")
     source.faults += _shuffled(columns, ends, file, source)
+    for name in CLOCKS:
+        if name in columns:
+            ends[:-1] |= _gaps(columns[name], ends, file, source, name)
     extras = {name: column for name, column in columns.items() if name not in KNOWN}
     repeated = dropped = start = 0
     for end in (np.flatnonzero(ends) + 1).tolist():
@@ -214,6 +237,35 @@ def _shuffled(columns: Mapping[str, Array], ends: Array, file: Path, source: Sou
             yield _shuffle(
                 file, label, row, what, "sort the rows by episode and time, or number episodes apart"
             )
+
+
+def _gaps(clock: Array, ends: Array, file: Path, source: Source, name: str) -> Array:
+    """[n - 1] bool: rows are missing after this one, as a clock that grows evenly jumps within an episode.
+
+    The episode is cut there, since a step across the gap never happened.
+    """
+    label = source.names.get(name, (name,))[0]
+    if not np.isfinite(clock).all():
+        row = int(np.argmin(np.isfinite(clock)))
+        source.faults.append(problem(file, label, row, "is empty or not finite", "fill it or leave it out"))
+    grows = np.where(ends[:-1], 0, np.diff(clock.astype(np.float64)))  # unsigned differences would wrap
+    growth = grows[grows > 0]
+    if not growth.size or (grows < 0).any():  # rows out of order are refused already
+        return np.zeros(len(grows), bool)
+    usual = np.median(growth)
+    if np.mean(np.abs(growth - usual) <= EVEN * usual) <= 0.5:
+        source.notes.append(
+            f"{file}: {label!r} does not grow evenly, so rows that are missing cannot be seen in it"
+        )
+        return np.zeros(len(grows), bool)
+    gaps: Array = grows > JUMP * usual
+    if gaps.any():
+        row = int(np.argmax(gaps)) + 1
+        source.notes.append(
+            f"{file}: {label!r}, row {row}: jumps from {clock[row - 1]} to {clock[row]} within an episode, so rows "
+            f"are missing before it ({int(gaps.sum())} such gaps); the episode is cut there"
+        )
+    return gaps
 
 
 def _shuffle(file: Path, name: str, row: int, what: str, remedy: str) -> GxError:

@@ -17,7 +17,7 @@ from rlpd_gx import trees
 from rlpd_gx.errors import GxError
 from rlpd_gx.replay.offline import cache, formats
 from rlpd_gx.replay.offline.checks import Checks
-from rlpd_gx.replay.offline.dataset import FACTS, KNOWN, SAFE_SET_FACTS, OfflineDataset
+from rlpd_gx.replay.offline.dataset import FACTS, KNOWN, LATER_FACTS, OfflineDataset
 from rlpd_gx.replay.offline.episode import ActionRange, Episode, Source
 from rlpd_gx.replay.timeline import Timeline
 from rlpd_gx.safe_sets import SafeSet, decode
@@ -147,9 +147,10 @@ def _convert(
         Progress(console=console, transient=True, disable=hidden) as bar,
     ):
         task = bar.add_task(f"Reading {escape(path.name)}", total=source.total_steps)
-        knows_unsafe_events = False
+        knows_unsafe_events = knows_proposals = False
         for episode in source.episodes:
             knows_unsafe_events |= episode.unsafe_events is not None
+            knows_proposals |= episode.proposed_actions is not None
             bar.advance(task, episode.steps)
             if (checked := checks(episode)) is not None:
                 place = f"{episode.file or path}: episode at row {episode.first_row}"
@@ -166,6 +167,7 @@ def _convert(
             "rules_fingerprint": source.rules_fingerprint,
             "safe_set_spec": source.safe_set_spec,
             "knows_unsafe_events": knows_unsafe_events,
+            "knows_proposals": knows_proposals,
         }
         writer.finish({**facts, "findings": [*source.notes, *map(str, source.faults), *checks.close()]})
 
@@ -221,7 +223,7 @@ def _open(folder: Path, strict: bool) -> OfflineDataset:
         columns.setdefault("margin", np.full(rows, np.nan, np.float32))
         columns.setdefault("unsafe_event", np.zeros(rows, bool))
         columns.setdefault("safe_set", np.zeros((rows, 0), np.uint8))
-        facts = {name: meta[name] for name in FACTS} | {name: meta.get(name) for name in SAFE_SET_FACTS}
+        facts = {name: meta[name] for name in FACTS} | {name: meta.get(name) for name in LATER_FACTS}
         line = Timeline.from_columns(columns)
         line.check_episodes()
         if facts["safe_set_spec"] is not None and line.safe_set.shape[1]:

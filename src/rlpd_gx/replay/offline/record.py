@@ -57,6 +57,7 @@ class Recorder(gymnasium.Wrapper[Tree, Action, Tree, Action]):
         self.unsafe_event, self.safe_set = unsafe_event, safe_set
         self.safe_set_spec: Spec | None = None
         self.next_seed = seed
+        self.stop_reason = ""  # why the Guardian last let nothing be executed
         self.episodes = self.steps = 0
         self._rows: list[Json] = []
         self._observations: list[Tree] = []
@@ -67,6 +68,7 @@ class Recorder(gymnasium.Wrapper[Tree, Action, Tree, Action]):
         """A new episode; an unfinished one is recorded as truncated."""
         self.finish()
         observation, info = self.env.reset(seed=self.next_seed, options=options)
+        self._check_observation(observation, f"at the reset with seed {self.next_seed}")
         self._start = {"seed": self.next_seed, "lives": info.get("lives")}
         self.next_seed += 1
         self._observations = [trees.map_leaves(np.array, observation)]  # environments may reuse their arrays
@@ -77,8 +79,13 @@ class Recorder(gymnasium.Wrapper[Tree, Action, Tree, Action]):
         """One step, recorded."""
         outcome = observation, reward, terminated, truncated, info = self.env.step(action)
         if "guardian_stop" in info:  # nothing was executed, so there is no step to record
+            self.stop_reason = info["guardian_stop"]
             self.finish(stopped=True)
             return outcome
+        after = f"after {len(self._rows) + 1} steps of the episode with seed {self._start['seed']}"
+        self._check_observation(observation, after)
+        if not np.isfinite(float(reward)):
+            raise self._bad("reward", f"is {float(reward)}", after)
         verdict = info.get("guardian")
         row = {
             "guarded": verdict is not None,
@@ -142,6 +149,32 @@ class Recorder(gymnasium.Wrapper[Tree, Action, Tree, Action]):
         )
         self.episodes += 1
 
+    def _check_observation(self, observation: Tree, place: str) -> None:
+        """Raise where the recorded file would be refused when it is read, or is not what the space describes."""
+        parts = trees.named_leaves(observation, "observation")
+        spaces = trees.named_leaves(self.observation_space, "observation")
+        if any(
+            space.shape is None for space in spaces.values()
+        ):  # a space of spaces that are not walked here
+            return
+        if parts.keys() != spaces.keys():
+            raise self._bad("observation", f"has parts {sorted(parts)}, its space {sorted(spaces)}", place)
+        for name, space in spaces.items():
+            given, described = np.asarray(parts[name]), np.dtype(space.dtype)
+            if given.shape != space.shape:
+                raise self._bad(name, f"has shape {given.shape}, its space {space.shape}", place)
+            # float64 where the space says float32 is common and only rounds
+            if not np.can_cast(given.dtype, described, "same_kind"):
+                raise self._bad(name, f"is {given.dtype}, its space {described}", place)
+            if given.dtype.kind == "f" and not np.isfinite(given).all():
+                value = "NaN" if np.isnan(given).any() else "infinite"
+                raise self._bad(name, f"is {value}", place)
+
+    def _bad(self, name: str, what: str, place: str) -> GxError:
+        spec = self.env.unwrapped.spec
+        env = spec.id if spec is not None else type(self.env.unwrapped).__name__
+        return GxError(f"{env}: {name!r}, {place}: {what}; repair the environment, nothing was written")
+
     def _safe_sets(self, sets: list[SafeSet | None], stopped: bool) -> tuple[Array | None, Array | None]:
         """Codes [T + 1, width] and which are known; None without a guard or a finite description."""
         if self.safe_set is None:
@@ -180,7 +213,7 @@ def roll_out(
         if empty == EMPTY_EPISODES:
             raise GxError(
                 f"{empty} episodes in a row ended before their first step: the Guardian lets nothing be "
-                "executed there; check that the rules can read the state"
+                f"executed there ({recorder.stop_reason}); check that the rules can read the state"
             )
 
 
@@ -314,7 +347,13 @@ class ActionLogSink:
 def _free(path: Path) -> Path:
     if path.exists():
         raise GxError(f"{path}: exists already; name a new one")
-    path.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise GxError(
+            f"{path}: cannot be written, as {path.parent} is no folder and cannot be made one ({error.strerror}); "
+            "name another place"
+        ) from error
     return path.absolute()  # Minari mistakes its own files under a relative path
 
 

@@ -13,6 +13,7 @@ from rlpd_gx.untrusted import reading
 
 name = "d4rl"
 description = "HDF5 with observations, actions, rewards, terminals, timeouts"
+meaning = flat.meaning
 MAGIC = b"\x89HDF\r\n\x1a\n"
 
 

@@ -11,6 +11,7 @@ from rlpd_gx.untrusted import read_npz
 
 name = "npz"
 description = "npz with observations, actions, rewards, terminals, timeouts"
+meaning = flat.meaning
 
 
 def detect(path: Path) -> bool:

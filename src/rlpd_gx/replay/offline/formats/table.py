@@ -1,5 +1,6 @@
 """CSV and Parquet logs: a small mapping names the columns."""
 
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,10 @@ from rlpd_gx.untrusted import check_size, reading
 
 name = "table"
 description = "CSV or Parquet with a mapping of columns"
+meaning = flat.meaning
+_HEADER_BYTES, _BLOCK_BYTES = 1 << 16, 1 << 30
+_WRONG_LENGTH = re.compile(r"Row #(\d+): Expected (\d+) columns, got (\d+)")
+_HEADER_ROWS = 2  # pyarrow counts from 1, with the header; we count from 0, without
 
 
 def detect(path: Path) -> bool:
@@ -28,14 +33,17 @@ def read(path: Path, mapping: Mapping[str, str | Sequence[str]] | None = None) -
     where they hold numbers.
     """
     try:
-        from pyarrow import csv
+        import pyarrow  # noqa: F401
     except ImportError:
         raise missing_extra("pyarrow", "data") from None
+    flat.check_mapping(mapping, path)
     with reading(path, "repair it or export it again"):
-        table = _parquet_table(path) if first_bytes(path, 4) == b"PAR1" else csv.read_csv(path)
+        table = _parquet_table(path) if first_bytes(path, 4) == b"PAR1" else _csv_table(path)
         found = table.column_names
         if len(set(found)) < len(found):
             raise GxError(f"{path}: two columns have one name (found: {', '.join(found)}); rename one")
+        if not table.num_rows:
+            raise GxError(f"{path}: has no rows below its header; give a file with data")
     names = {name: [part] if isinstance(part, str) else part for name, part in (mapping or {}).items()}
     columns: dict[str, Array] = {}
     for name, parts in names.items():
@@ -56,7 +64,43 @@ def read(path: Path, mapping: Mapping[str, str | Sequence[str]] | None = None) -
         name for name in others if name not in flat.KNOWN and not _is_number(table.schema.field(name).type)
     ]
     columns |= {name: _column(table, name, path) for name in others if name not in left_out}
-    return flat.source(columns, path, left_out, names=names)
+    source = flat.source(columns, path, left_out, names=names)
+    if not columns.keys() & {*flat.CLOCKS, "next_observations"}:
+        source.notes.append(
+            "no column is named or mapped as step or time, so rows that are missing inside an episode cannot be seen; "
+            "map one if the file has it"
+        )
+    return source
+
+
+def _csv_table(path: Path) -> Any:
+    """A CSV file; a row with too many or too few values is named."""
+    import pyarrow
+    from pyarrow import csv
+
+    with path.open("rb") as file:
+        header = file.readline(_HEADER_BYTES).decode(errors="replace")
+    for separator, called in ((";", "semicolons"), ("\t", "tabs")):
+        if separator in header and "," not in header:
+            raise GxError(
+                f"{path}: is separated by {called}; export it with commas between values and points in numbers"
+            )
+    # The type of a column is inferred from one block, so a block is the whole file where that is possible.
+    block = min(path.stat().st_size + 1, _BLOCK_BYTES)
+    try:
+        return csv.read_csv(path, csv.ReadOptions(block_size=block))
+    except pyarrow.ArrowInvalid:
+        pass  # read again with one thread, whose errors name the row
+    try:
+        return csv.read_csv(path, csv.ReadOptions(block_size=block, use_threads=False))
+    except pyarrow.ArrowInvalid as error:
+        if (found := _WRONG_LENGTH.search(str(error))) is None:
+            raise
+        row, columns, values = map(int, found.groups())
+        raise GxError(
+            f"{path}: row {row - _HEADER_ROWS}: has {values} values where the header names {columns} columns; repair "
+            "that row or leave it out"
+        ) from None
 
 
 def _parquet_table(path: Path) -> Any:
@@ -102,6 +146,9 @@ def _column(table: Any, name: str, path: Path, ids: bool = False) -> Array:
         return np.asarray(values)
     if types.is_null(kind) and len(column):
         raise problem(path, name, 0, "is empty", "fill the gap or leave the column out")
+    if types.is_string(kind) and (at := _first_text(column)) is not None:
+        what = f"is {column[at].as_py()!r:.40}, not a number"
+        raise problem(path, name, at, what, "store numbers, with a decimal point")
     if not _is_number(kind):
         raise problem(path, name, None, f"holds {kind}, not numbers", "store numbers")
     with reading(f"{path}: {name!r}", "repair it or export it again"):
@@ -112,3 +159,16 @@ def _column(table: Any, name: str, path: Path, ids: bool = False) -> Array:
             else (column.to_numpy(zero_copy_only=False))
         )
     return array
+
+
+def _first_text(column: Any) -> int | None:
+    """The first row of a column of strings that holds neither a number nor a gap."""
+    from pyarrow import csv
+
+    gaps = {None, *csv.ConvertOptions().null_values}
+    for row, value in enumerate(column.to_pylist()):
+        try:
+            float(0 if value in gaps else value)
+        except ValueError:
+            return row
+    return None
