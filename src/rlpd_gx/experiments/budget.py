@@ -39,9 +39,8 @@ def budgets(sweeps: Sequence[Sweep], finished: Sequence[Json]) -> list[Budget]:
         times = [_seconds(planned, finished) for planned in jobs]
         minutes = None if None in times else sum(time or 0.0 for time in times) / 60
         steps = sum(planned.config.run.steps for planned in jobs)
-        planned_runs = len(
-            {planned.fingerprint for planned in [*sweep.plan, *left]}
-        )  # with those forked from
+        # with those forked from
+        planned_runs = len({planned.fingerprint for planned in [*sweep.plan, *left]})
         found.append(Budget(sweep.name, planned_runs, len(jobs), steps, minutes))
     return found
 

@@ -11,12 +11,8 @@ from rlpd_gx.guardian import GuardedEnv, Guardian
 from rlpd_gx.guardian.verdicts import own
 from rlpd_gx.types import Action, ContextLike, State, Status, Verdict
 
-OF_THE_WRAPPER = (
-    "state",
-    "unsafe_event",
-    "initial_action",
-    "parameters",
-)  # the other options are a Guardian's
+# the other options are a Guardian's
+OF_THE_WRAPPER = ("state", "unsafe_event", "initial_action", "parameters")
 Choose = Callable[["ChoosingGuardian", Verdict, State, ContextLike], Action | None]
 """What to execute in place of the verdict's action; None keeps that."""
 

@@ -153,9 +153,8 @@ class Recorder(gymnasium.Wrapper[Tree, Action, Tree, Action]):
         """Raise where the recorded file would be refused when it is read, or is not what the space describes."""
         parts = trees.named_leaves(observation, "observation")
         spaces = trees.named_leaves(self.observation_space, "observation")
-        if any(
-            space.shape is None for space in spaces.values()
-        ):  # a space of spaces that are not walked here
+        # a space of spaces that are not walked here
+        if any(space.shape is None for space in spaces.values()):
             return
         if parts.keys() != spaces.keys():
             raise self._bad("observation", f"has parts {sorted(parts)}, its space {sorted(spaces)}", place)
