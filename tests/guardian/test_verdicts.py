@@ -281,13 +281,21 @@ def test_large_multidiscrete_spaces_take_masks_by_component_only():
         (gym.spaces.Discrete(3), gx.bounds_rule(lambda s: (0, 1)), "continuous actions"),
         (PLANE, gx.mask_rule(lambda s: [True]), "discrete actions"),
         (PLANE, [], "at least one rule"),
-        (PLANE, [print], "is not a rule"),
+        (PLANE, [print], "print is not a rule but a function; decorate it, for example with @gx.rule"),
+        (PLANE, 3, "3 is not a rule"),
         (gym.spaces.Box(0, 9, (2,), np.int64), gx.bounds_rule(lambda s: (0, 1)), "whole-number"),
     ],
 )
 def test_what_cannot_be_guarded_is_refused_at_construction(space, rule, said):
     with pytest.raises(gx.GxError, match=said):
         gx.Guardian(space, rule)
+
+
+def test_a_guardian_says_what_it_is():
+    guardian = gx.Guardian(
+        gym.spaces.Discrete(3), gx.mask_rule(lambda s: [True] * 3, name="m"), mode="monitor"
+    )
+    assert repr(guardian) == "<Guardian of Discrete(3) under m (monitor)>"
 
 
 def test_context_reaches_the_rules_that_declare_it():

@@ -97,6 +97,9 @@ class Guardian:
             vars(self)["certify"] = self._quick  # called directly: a method would add a tenth to a verdict
         self._single = Single.of(self._judge, self.names, self.mode == "enforce", self._ungraded)
 
+    def __repr__(self) -> str:
+        return f"<Guardian of {self.action_space} under {', '.join(self.names)} ({self.mode})>"
+
     def __getstate__(self) -> Json:
         state = {k: v for k, v in vars(self).items() if k not in ("_memory", "_quick", "_single", "certify")}
         return state | {"_audit": self.audit}  # including what the memory has counted
