@@ -23,6 +23,7 @@ class Endless(gym.Env):
     def reset(self, seed=None, options=None): return np.zeros(1, np.float32), {}
     def step(self, action): return np.zeros(1, np.float32), 0.0, False, False, {}
 def push_right(observation): return 1
+def both_arguments(observation, action): return True
 def breaks(observation): raise ValueError("no idea")
 """
 
@@ -30,6 +31,7 @@ def breaks(observation): raise ValueError("no idea")
 @pytest.fixture
 def folder(tmp_path):
     (tmp_path / "my_rules.py").write_text(RULES)
+    (tmp_path / "my_fallback.py").write_text("from my_rules import lean\nfallback = 2\n")
     return tmp_path
 
 
@@ -111,6 +113,19 @@ def test_a_zip_of_stable_baselines3(folder):
         (("--env", "CartPole-v1", "--rules", "nowhere:lean"), "there is no module 'nowhere'"),
         (("--env", "CartPole-v1", "--rules", "my_rules:nothing"), "has no 'nothing'; it has"),
         (("--env", "CartPole-v1", "--rules", "my_rules:wrong"), "is not a rule"),
+        (
+            ("--env", "CartPole-v1", "--rules", "my_rules:push_right"),
+            "returned 1, which is no rule; if it is a rule itself, decorate it, for example with @gx.rule",
+        ),
+        (
+            ("--env", "CartPole-v1", "--rules", "my_rules:both_arguments"),
+            "raised TypeError: both_arguments() missing 1 required positional argument: 'action'; if it is a rule "
+            "itself, decorate it",
+        ),
+        (
+            ("--env", "CartPole-v1", "--rules", "my_fallback:lean"),
+            "the fallback is 2, which is outside Discrete(2); give such an action",
+        ),
         (("--env", "Pendulum-v1", "--rules", "my_rules:lean"), "is for discrete actions"),
         (
             ("--env", "CartPole-v1", "--rules", "my_rules:lean", "--policy", "gone.zip"),

@@ -14,7 +14,7 @@ from tiny_runs import tiny_run
 
 import rlpd_gx as gx
 from rlpd_gx.deploy import spaces
-from rlpd_gx.deploy.export import ABOUT, TENSORS, Export
+from rlpd_gx.deploy.export import ABOUT, TENSORS, Export, _as_arrays, _batch
 from rlpd_gx.deploy.play import drawable, scenes
 from rlpd_gx.loop.resume import load_learner, resume
 
@@ -439,6 +439,49 @@ def test_what_a_caller_can_forget(made):
         policy.act(observation, state=velocity, context={"previous_action": np.zeros(3)})
     with pytest.raises(gx.GxError, match=r"shape \(4,\); the policy was trained on \(11,\)"):
         policy.act(np.zeros(4), state=velocity, context={"previous_action": np.zeros(3), "time": 0})
+
+
+def test_rules_see_arrays_where_a_caller_gives_lists(home, made):
+    seen = []
+
+    @gx.mask_rule(name="upright")
+    def upright(observation):
+        seen.append(observation)
+        return np.array([observation[2] < 0.01, True])
+
+    policy = gx.load_policy(made("free")[1])
+    policy.guardian = gx.Guardian(policy.action_space, upright)
+    for observation in ([0, 0, 1, 0], (0.0, 0.0, 1.0, 0.0)):
+        assert policy.act(observation).action == policy.act(np.array(observation, np.float32)).action
+    for observation in seen:
+        assert isinstance(observation, np.ndarray)
+        assert observation.dtype == np.float32
+    for wrong in ([0, "left", 1, 0], [[0], [0, 1], 1, 0]):
+        with pytest.raises(gx.GxError, match="the observation is not an array of numbers"):
+            policy.act(wrong)
+
+
+def test_lists_inside_nested_observations_are_arrays_too():
+    floor, load = gym.spaces.Discrete(5), gym.spaces.Box(-1, 1, (2,), np.float32)
+    space = gym.spaces.Dict({"floor": floor, "car/0": load, "car/1": load})  # as the Learner sees it
+    given = {"floor": 3, "car": ([0, 1], np.zeros(2))}
+    seen = _as_arrays(given, space)
+    assert seen["floor"] == 3
+    assert seen["car"][0].dtype == np.float32
+    assert seen["car"][1] is given["car"][1]  # what is an array reaches the rules as in training
+    assert _batch(seen, space, "the observation")["car/0"].tolist() == [[0, 1]]
+    for wrong in (9, -1, 2.5, np.nan, "two"):
+        sentence = rf"the observation\['floor'\] is {wrong}, but .* whole numbers from 0 to 4"
+        with pytest.raises(gx.GxError, match=sentence):
+            _batch({**given, "floor": wrong}, space, "the observation")
+    with pytest.raises(gx.GxError, match=r"is \[1, 3\], but .* values of MultiDiscrete"):
+        _batch([1, 3], gym.spaces.MultiDiscrete([2, 3]), "the observation")
+
+
+def test_a_policy_says_what_it_is(made):
+    assert repr(gx.load_policy(made("free")[1])) == "<Policy for CartPole-v1 without rules>"
+    lure = "<Policy for Probe/LureContinuous-v0 under rlpd_gx.envs.probes:lure_bounds (guard guardian)>"
+    assert repr(gx.load_policy(made("lure")[1])) == lure
 
 
 def test_a_write_that_fails_leaves_nothing(made, tmp_path):

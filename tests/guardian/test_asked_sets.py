@@ -74,3 +74,12 @@ def test_without_a_known_member_nothing_is_invented():
 def test_a_state_that_is_no_small_array_cannot_be_stored(state):
     free = gx.rule(lambda state, action: True, name="free")
     assert gx.Guardian(SPACE, free).certify(state, np.zeros(2, np.float32)).safe_set is None
+
+
+def test_nothing_is_nearest_to_nan():
+    """A network that has seen NaN proposes NaN: that raised IndexError in sets without rows."""
+    guardian = gx.Guardian(SPACE, gx.rule(lambda state, action: True, name="anything"))
+    found = guardian.safe_set(np.zeros(2)).nearest(np.array([np.nan, 0.0], np.float32))
+    assert not found.found
+    assert not found.empty
+    assert np.isnan(found.point).all()

@@ -158,13 +158,67 @@ def test_an_or_that_is_broken_whatever_the_silent_rule_says_forbids_the_fallback
         gx.Guardian(PLANE, rules, fallback=np.array([0.5, 0.5])).certify(0, np.array([0.7, 0.7]))
 
 
+NO_ACTIONS = [
+    (PLANE, "stop", "numbers"),
+    (PLANE, [[0.0], [0.0, 1.0]], "numbers"),
+    (PLANE, np.zeros(3), "shape"),
+    (PLANE, 0.5, "shape"),
+    (PLANE, np.array([np.nan, 0.0]), "not finite"),
+    (PLANE, np.array([5.0, 0.0]), "outside"),
+    (gym.spaces.Discrete(3), 3, "outside"),
+    (gym.spaces.Discrete(3), 1.0, "whole numbers"),
+    (gym.spaces.Discrete(3), [1], "shape"),
+    (gym.spaces.MultiDiscrete([2, 3]), [0.7, 1], "whole numbers"),
+    (gym.spaces.MultiDiscrete([2, 3]), [1, 3], "outside"),
+    (gym.spaces.MultiBinary(2), [1, 2], "outside"),
+]
+
+
+@pytest.mark.parametrize(("space", "fallback", "said"), NO_ACTIONS)
+def test_a_fallback_that_is_no_action_is_refused_or_named(space, fallback, said):
+    with pytest.raises(gx.GxError, match=f"the fallback is .*{said}.*; give such an action"):
+        gx.Guardian(space, gx.rule(raises), fallback=fallback)
+    guardian = gx.Guardian(space, gx.rule(raises), fallback=lambda state: fallback)
+    with pytest.raises(gx.StopEpisode, match=f"sensor lost; the fallback returned .*{said}"):
+        guardian.certify(None, guardian.blank_actions(1)[0])
+    watched = gx.Guardian(space, gx.rule(raises), fallback=lambda state: fallback, mode="monitor")
+    assert "the fallback returned" in watched.certify(None, guardian.blank_actions(1)[0]).reason
+
+
 @pytest.mark.parametrize(
-    "fallback", [lambda s: 1 / 0, lambda s: None, "stop", np.array([5.0, 0.0]), np.zeros(3)]
+    ("space", "fallback"),
+    [
+        (PLANE, [0, 1]),
+        (PLANE, torch.zeros(2)),
+        (gym.spaces.Discrete(3), 2),
+        (gym.spaces.Discrete(3), np.array(2)),
+        (gym.spaces.Discrete(3, start=5), np.int32(7)),
+        (gym.spaces.MultiDiscrete([2, 3]), [1, 2]),
+        (gym.spaces.MultiBinary(2), [True, False]),
+    ],
 )
-def test_a_fallback_that_is_no_action_stops_the_episode(fallback):
+def test_fallbacks_of_other_types_are_cast(space, fallback):
+    guardian = gx.Guardian(space, gx.rule(raises), fallback=fallback)
+    verdict = guardian.certify(None, guardian.blank_actions(1)[0])
+    assert verdict.status == "fallback"
+    assert space.contains(verdict.action)
+
+
+@pytest.mark.parametrize("fallback", [lambda s: 1 / 0, lambda s: None])
+def test_a_fallback_function_that_gives_nothing_stops_the_episode(fallback):
     guardian = gx.Guardian(PLANE, gx.rule(raises), fallback=fallback)
-    with pytest.raises(gx.StopEpisode, match="sensor lost"):
+    with pytest.raises(gx.StopEpisode, match="sensor lost; the fallback r"):
         guardian.certify(None, np.zeros(2))
+
+
+def test_a_rule_that_fails_is_said_and_counted_once():
+    guardian = gx.Guardian(gym.spaces.Discrete(4), gx.mask_rule(lambda s: [True, False, True], name="m"))
+    with pytest.raises(gx.StopEpisode) as stop:
+        guardian.certify(None, 1)
+    assert str(stop.value) == (
+        "rule 'm' returned a mask of shape (3,), expected (4,) for each state; no fallback is declared or allowed"
+    )
+    assert guardian.audit.tally.stopped == 1
 
 
 def test_a_missed_deadline_means_the_fallback_and_a_late_rule_blocks_nothing_for_long():

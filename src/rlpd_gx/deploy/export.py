@@ -239,6 +239,11 @@ class Policy:
         self.guardian = None if guard is None else guard.guardian
         self._reads_more = guard is not None and guard.reads_more
 
+    def __repr__(self) -> str:
+        about = self.export.about
+        guarded = f"under {about['rules']} (guard {about['guard']})" if about["rules"] else "without rules"
+        return f"<Policy for {about['env']} {guarded}>"
+
     def act(
         self,
         observation: Observation,
@@ -252,6 +257,7 @@ class Policy:
         `sample` draws from the policy instead of taking its mode. Raises `StopEpisode` where nothing may be
         executed.
         """
+        observation = _as_arrays(observation, self.observation_space)
         if self.guardian is None:
             proposed = self.propose(observation, sample=sample)
             return Verdict(proposed, proposed, Status.ALLOWED, suggestion=proposed)
@@ -360,7 +366,45 @@ def _batch(observation: Observation, space: gym.Space, what: str) -> Tree:
     array: Array = np.asarray(observation)
     if array.shape != space.shape:
         raise GxError(f"{what} has shape {array.shape}; the policy was trained on {space.shape}")
+    if not isinstance(space, gym.spaces.Box):
+        with np.errstate(invalid="ignore"):
+            whole = array.astype(space.dtype) if array.dtype.kind in "biuf" else None
+        if whole is None or not (whole == array).all() or not space.contains(whole):
+            raise GxError(f"{what} is {observation}, but the policy was trained on {_values(space)}")
     return array[None]
+
+
+def _values(space: gym.Space) -> str:
+    """What an observation with a finite number of values may be."""
+    if isinstance(space, gym.spaces.Discrete):
+        return f"whole numbers from {space.start} to {space.start + space.n - 1}"
+    return f"values of {space}"
+
+
+def _as_arrays(observation: Observation, space: gym.Space) -> Tree:
+    """The observation with lists as arrays of the space's dtype, since rules expect arrays; the rest as it is."""
+    parts = space.spaces if isinstance(space, gym.spaces.Dict) else {"": space}
+
+    def seen(tree: Tree, path: str) -> Tree:
+        if path in parts:
+            if not isinstance(tree, list | tuple):
+                return tree
+            try:
+                return np.asarray(tree, dtype=parts[path].dtype)
+            except (TypeError, ValueError):
+                where = f"[{path!r}]" if path else ""
+                raise GxError(
+                    f"the observation{where} is not an array of numbers; the policy was trained on shape "
+                    f"{parts[path].shape}"
+                ) from None
+        start = f"{path}/" if path else ""
+        if isinstance(tree, Mapping):
+            return {key: seen(part, f"{start}{key}") for key, part in tree.items()}
+        return (
+            tuple(seen(part, f"{start}{i}") for i, part in enumerate(tree)) if type(tree) is tuple else tree
+        )
+
+    return seen(observation, "")
 
 
 def _digests(about: JsonMapping, tensors: bytes) -> dict[str, str]:

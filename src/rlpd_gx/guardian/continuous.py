@@ -1,6 +1,7 @@
 """Judging proposals in Box action spaces."""
 
 from collections.abc import Callable, Sequence
+from itertools import combinations, product
 
 import gymnasium as gym
 import numpy as np
@@ -15,9 +16,11 @@ from rlpd_gx.rules import Atom, Rule, alternatives
 from rlpd_gx.rules.forms import SetForm, TableForm
 from rlpd_gx.safe_sets import Box, ConvexSet, Intersection, SafeSet, Union
 from rlpd_gx.safe_sets.backend import distances
+from rlpd_gx.safe_sets.base import Nearest
 from rlpd_gx.types import Action
 
 LEAST_BAD = 1e-6  # the margin of the least bad action is the largest possible, up to this relative error
+MAX_TRIALS = 512  # projections made to find the fewest rules that have to be broken
 BINDING = 1e-6  # a rule binds when the executed action is this close to its boundary, in the rule's units
 
 
@@ -28,6 +31,7 @@ class BoxJudge:
         self.rules, self.space, self.warned = rules, space, set[str]()
         self.dimension = int(np.prod(space.shape))
         self.alternatives = alternatives(rules)
+        self.branches = [alternatives([rule]) for rule in rules]
         opaque = [r for r in rules if not all(isinstance(a.form, SetForm) for a in r.atoms())]
         self.structured = alternatives([r for r in rules if r not in opaque])
         self.asking = Asking(opaque, space) if opaque else None
@@ -64,9 +68,12 @@ class BoxJudge:
     ) -> Judgement:
         reader = Reader(states, warned=self.warned)
         atoms = [a for r in self.rules for a in r.atoms() if isinstance(a.form, SetForm)]
-        return self.judge_read(reader, {a: reader.convex_set(a, self.dimension) for a in atoms}, proposed)
+        sets = {a: reader.convex_set(a, self.dimension) for a in atoms}
+        return self.judge_read(reader, sets, proposed, complete)
 
-    def judge_read(self, reader: Reader, sets: dict[Atom, ConvexSet], proposed: np.ndarray) -> Judgement:
+    def judge_read(
+        self, reader: Reader, sets: dict[Atom, ConvexSet], proposed: np.ndarray, complete: bool = False
+    ) -> Judgement:
         """Judge proposals [B, d] under the sets that structured rules have already described."""
         margins = self._margins(reader, sets, proposed)
         outside = self.hard.margin(proposed) < 0
@@ -85,12 +92,17 @@ class BoxJudge:
         wanted = ~(margins >= 0).all(axis=0) | outside
         todo = np.array([i for i in np.flatnonzero(wanted) if i not in reader.failures], dtype=int)
         if len(todo):
-            self._move(reader, sets, todo, judgement)
+            self._move(reader, sets, todo, judgement, complete)
         judgement.action = judgement.action.reshape(count, *self.space.shape)
         return judgement
 
     def _move(
-        self, reader: Reader, sets: dict[Atom, ConvexSet], rows: np.ndarray, judgement: Judgement
+        self,
+        reader: Reader,
+        sets: dict[Atom, ConvexSet],
+        rows: np.ndarray,
+        judgement: Judgement,
+        complete: bool,
     ) -> None:
         """Find an allowed action for the given rows and check it once more."""
         proposed = judgement.action[rows]
@@ -122,9 +134,9 @@ class BoxJudge:
             action[nearer], exact[nearer] = point[nearer], here_exact[nearer]
             empty &= none
         exact &= best <= possible
-        if empty.any():
+        if empty.any() and not complete:  # where only safe sets are asked for, nothing is executed
             nothing = {a: s[empty] for a, s in subsets.items()}
-            action[empty] = self._least_bad(nothing, proposed[empty])
+            action[empty], exact[empty] = self._least_bad(nothing, proposed[empty])
         chosen = np.isfinite(best)
         holds = self._holds(asked, subsets, action)
         for i, row in enumerate(rows.tolist()):
@@ -194,10 +206,31 @@ class BoxJudge:
         rules_hold = np.stack([tree_margin(r, of_atom) >= 0 for r in self.rules]).all(axis=0)
         return rules_hold & self.hard.contains(actions)
 
-    def _least_bad(self, sets: dict[Atom, ConvexSet], proposed: np.ndarray) -> np.ndarray:
-        """Where nothing is allowed: actions [B, d] with the largest margin, by halving the relaxation."""
+    def _least_bad(self, sets: dict[Atom, ConvexSet], proposed: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Where nothing is allowed: the largest margin, then the fewest broken rules, then the nearest.
+
+        Returns actions [B, d], and whether each is proven to be that [B].
+        """
+        action, depth, proven = self._largest_margin(sets, proposed)
+        for i in range(len(action)):
+            row = slice(i, i + 1)
+            alone = {a: s[row] for a, s in sets.items()}
+            action[row], fewest = self._fewest_broken(alone, proposed[row], action[row], depth[i])
+            proven[i] &= fewest
+        # Rules that are asked about single actions were not: another action may break fewer of them.
+        return action, proven & (self.asking is None)
+
+    def _largest_margin(
+        self, sets: dict[Atom, ConvexSet], proposed: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Actions [B, d] with the largest margin, by halving the relaxation of the rules.
+
+        Also the relaxation within which an action has the largest margin up to `LEAST_BAD` [B], and whether that is
+        proven [B].
+        """
         start = np.asarray(self.hard.project(proposed))
         best, least = start.copy(), np.full(len(start), np.inf)
+        depth, proven = least.copy(), np.ones(len(start), dtype=bool)
         for atoms in self.alternatives:
             parts = [sets[x] for x in atoms if x in sets]
             if not parts:
@@ -216,9 +249,55 @@ class BoxJudge:
                 high[todo] = np.where(answer.found, middle, high[todo])
                 low[todo] = np.where(answer.found, low[todo], middle)
                 point[todo] = np.where(answer.found[:, None], answer.point, point[todo])
+                proven[todo] &= answer.found | answer.empty
             better = high < least
             best[better], least[better] = point[better], high[better]
-        return best
+            depth[better] = np.maximum(high, low + LEAST_BAD * high)[better]
+        return best, depth, proven
+
+    def _fewest_broken(
+        self, sets: dict[Atom, ConvexSet], proposed: np.ndarray, least_bad: np.ndarray, depth: float
+    ) -> tuple[np.ndarray, bool]:
+        """Of the actions [1, d] that break no rule by more than `depth`, the nearest of those that break the fewest.
+
+        Also whether that is proven. `least_bad` is the nearest of all of them, in the branch it was found in.
+        """
+
+        def nearest(branch: Sequence[tuple[Atom, ...]], broken: frozenset[int]) -> Nearest:
+            parts = []
+            for k, atoms in enumerate(branch):
+                described = [sets[a] for a in atoms if a in sets]
+                if k not in broken:
+                    parts += described
+                elif np.isfinite(depth):
+                    parts += [part.shifted(-depth) for part in described]
+            return Intersection(self.hard, *parts).nearest(proposed, self.metric)
+
+        def keeps(atoms: tuple[Atom, ...]) -> bool:
+            return all(sets[a].margin(least_bad)[0] >= 0 for a in atoms if a in sets)
+
+        every = frozenset(range(len(self.rules)))
+        broken = sum(not any(map(keeps, branches)) for branches in self.branches)
+        branches = list(product(*self.branches))
+        if len(branches) > 1:
+            branches = [b for b in branches if not nearest(b, every).empty]
+        if len(branches) == 1 and broken <= 1:
+            return least_bad, True
+        lost = frozenset(k for k in every if all(nearest(b, every - {k}).empty for b in branches))
+        trials, proven = 0, True
+        for more in range(broken - len(lost) + 1):
+            if len(branches) == 1 and len(lost) + more == broken:
+                return least_bad, proven
+            chosen = [lost.union(c) for c in combinations(sorted(every - lost), more)]
+            trials += len(chosen) * len(branches)
+            if trials > MAX_TRIALS:
+                break
+            answers = [nearest(b, c) for c in chosen for b in branches]
+            proven &= all(a.found[0] or a.empty[0] for a in answers)
+            points = [a.point for a in answers if a.found[0]]
+            if points:
+                return min(points, key=lambda x: float(self._distance(x, proposed)[0])), proven
+        return least_bad, False
 
     def _safe_set(self, sets: dict[Atom, ConvexSet], states: States) -> SafeSet | None:
         branches = [Intersection(self.hard, *(sets[a] for a in atoms)) for atoms in self.structured]

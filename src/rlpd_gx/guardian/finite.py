@@ -242,7 +242,7 @@ class ComponentJudge:
             )
 
         point, found, _ = from_zero.nearest(proposed)
-        # A component in which nothing is allowed keeps its value: no other one is better.
+        # A component in which nothing is allowed keeps its value: no other one has a larger margin.
         point = np.where(point < 0, proposed, point)
         moved = (point != proposed).sum(axis=-1)
         margins = margin_at(proposed)
@@ -252,7 +252,7 @@ class ComponentJudge:
             distance=np.sqrt(moved),
             margins=margins,
             binding=np.concatenate([margins < 0, np.zeros((1, states.count), dtype=bool)]),
-            exact=np.ones(states.count, dtype=bool),
+            exact=found,  # where nothing is allowed, how many rules a value breaks was not counted
             safe_set=ProductMask(allowed, self.nvec.tolist(), self.space.start.ravel().tolist()),
             failures=dict(reader.failures),
             margin_at=margin_at_action,

@@ -39,8 +39,8 @@ class Guardian:
         action_space: Discrete, MultiDiscrete or Box.
         rules: a rule, or several that must all hold.
         embedding: coordinates of discrete actions [n, k]; distances are measured between them.
-        fallback: an action (or state -> action) to run when some rule cannot be asked. It must be safe by
-            itself: only the rules that can still be asked check it.
+        fallback: an action of the space (or state -> action) to run when some rule cannot be asked. It must be safe
+            by itself: only the rules that can still be asked check it.
         mode: "enforce", or "monitor": report what would have been blocked and let it through.
         deadline: seconds a verdict may take. If the fallback is a function, half of that time is reserved for
             it; the Guardian does not wait for a late one.
@@ -73,6 +73,8 @@ class Guardian:
         if deadline is not None and not deadline > 0:
             raise GxError(f"deadline is a time in seconds, not {deadline!r}")
         self._mode, self.fallback = mode, fallback
+        if fallback is not None and not callable(fallback) and (wrong := _wrong(fallback, action_space)):
+            raise GxError(f"the fallback is {wrong}; give such an action, or a function state -> action")
         self.names = _distinct([r.name for r in self.rules])
         self.needs = frozenset(n for r in self.rules for a in r.atoms() for n in a.needs)
         self._judge = _judge_for(action_space, self.rules, embedding, metric)
@@ -94,6 +96,9 @@ class Guardian:
         if self._quick is not None and type(self).certify is Guardian.certify:
             vars(self)["certify"] = self._quick  # called directly: a method would add a tenth to a verdict
         self._single = Single.of(self._judge, self.names, self.mode == "enforce", self._ungraded)
+
+    def __repr__(self) -> str:
+        return f"<Guardian of {self.action_space} under {', '.join(self.names)} ({self.mode})>"
 
     def __getstate__(self) -> Json:
         state = {k: v for k, v in vars(self).items() if k not in ("_memory", "_quick", "_single", "certify")}
@@ -308,6 +313,9 @@ class Guardian:
                 # the rest is for checking it by the rules
                 half = None if clock.left is None else clock.left / 2
                 fallback = self._fallback_worker.run(partial(fallback, state), half)
+                if wrong := _wrong(fallback, self.action_space):
+                    judgement.failures[row] += f"; the fallback returned {wrong}"
+                    return None
             action = self._typed(fallback)
             margins = self._margins_at(judgement, row, action, clock)
         except Missed as late:
@@ -316,8 +324,7 @@ class Guardian:
         except Exception as error:
             judgement.failures[row] += f"; the fallback raised {type(error).__name__}: {error}"
             return None
-        allowed = self.action_space.contains(action) and not (margins < 0).any()
-        return (action, margins) if allowed else None
+        return None if (margins < 0).any() else (action, margins)
 
     def _previous(
         self, judgement: Judgement, row: int, action: Action, clock: Clock
@@ -343,10 +350,9 @@ class Guardian:
             return unknown
 
     def _typed(self, action: Action) -> Action:
-        discrete = isinstance(self.action_space, gym.spaces.Discrete)
-        return (
-            np.int64(operator.index(action)) if discrete else np.array(action, dtype=self.action_space.dtype)
-        )
+        if isinstance(self.action_space, gym.spaces.Discrete):
+            return np.int64(operator.index(action))
+        return np.array(to_numpy(action), dtype=self.action_space.dtype)
 
     def blank_actions(self, count: int) -> np.ndarray:
         """Some array of the actions' shape and dtype [count, ...]."""
@@ -402,6 +408,25 @@ def _judge_for(
     raise GxError(
         f"a Guardian guards Discrete, MultiDiscrete, MultiBinary and Box action spaces, not {space}"
     )
+
+
+def _wrong(given: Action, space: gym.Space) -> str:
+    """Why something is not an action of the space; empty if it is one."""
+    shown = " ".join(str(given).split())[:80]
+    try:
+        value = np.asarray(to_numpy(given))
+    except (TypeError, ValueError):  # such as a list of lists of different lengths
+        value = np.asarray(None)
+    if value.dtype.kind not in ("biuf" if isinstance(space, gym.spaces.Box) else "biu"):
+        wanted = "numbers" if isinstance(space, gym.spaces.Box) else "whole numbers"
+        return f"{shown!r}, which is not made of {wanted} like an action of {space}"
+    if value.shape != space.shape:
+        return f"{shown} of shape {value.shape}, but an action of {space} has shape {space.shape}"
+    with np.errstate(over="ignore"):
+        inside = space.contains(value.astype(space.dtype))
+    if inside and np.isfinite(value).all():
+        return ""
+    return f"{shown}, which is not finite" if np.isnan(value).any() else f"{shown}, which is outside {space}"
 
 
 def _as_context(context: ContextLike) -> Context:

@@ -57,7 +57,8 @@ class Judge(Protocol):
     ) -> Judgement:
         """Judge proposals [B, ...], already checked to be of the space's shape.
 
-        `complete`: test every action of a finite space, even if the proposal does not need it.
+        `complete`: the safe set is wanted, not the action: test every action of a finite space, even if the
+        proposal does not need it.
         """
         ...
 

@@ -95,17 +95,18 @@ class Memory:
                 seen.setflags(False)
             else:
                 seen = protected(state)
-            key = proposed
+            key, unusual = proposed, None
             try:
                 for rule in rules:
                     mask = rule(seen)
                     if mask.__class__ is not array or mask.dtype is not boolean or mask.ndim != 1:
-                        answers = ask(seen, [*parts(key), _said(mask)])
-                        return otherwise(state, proposed, context, None, answers)
+                        unusual = _said(mask)
+                        break
                     key = (mask.tobytes(), key)  # copied at once: two rules may share a buffer
             except Exception as error:
-                answers = ask(seen, [*parts(key), Said(error=error)])
-                return otherwise(state, proposed, context, None, answers)
+                unusual = Said(error=error)
+            if unusual is not None:  # outside the `try`: an error of `otherwise` is not the rule's
+                return otherwise(state, proposed, context, None, ask(seen, [*parts(key), unusual]))
             try:
                 entry: Entry | None = known[key]
             except KeyError:

@@ -22,16 +22,32 @@ def named_rules(rules: str, state: str, env: Callable[[], gym.Env]) -> tuple[Rul
     """
     rule, module = load(rules, "rules")
     if callable(rule) and not isinstance(rule, Rule):
-        world = env()
-        try:
-            rule = rule(world)
-        except GxError:
-            raise
-        except Exception as error:
-            raise GxError(f"--rules {rules} raised {type(error).__name__} for {world}: {error}") from error
+        rule = _made_for(env(), rule, rules)
     options = {name: value for name in BESIDE_RULES if (value := getattr(module, name, None)) is not None}
     options["state"] = load(state, "state")[0] if state else getattr(module, "state", None)
     return rule, options
+
+
+def _made_for(env: gym.Env, function: Callable[..., Any], rules: str) -> Rule | Iterable[Rule]:
+    """The rules that a function makes for an environment; it may as well be a rule that was not decorated."""
+    hint = "if it is a rule itself, decorate it, for example with @gx.rule"
+    try:
+        made = function(env)
+    except GxError:
+        raise
+    except Exception as error:
+        raise GxError(
+            f"--rules {rules} is a function without a decorator, so it was called with the environment to make the "
+            f"rules, and raised {type(error).__name__}: {error}; {hint}"
+        ) from error
+    made = made if isinstance(made, Rule) or not isinstance(made, Iterable) else list(made)
+    for part in made if isinstance(made, list) else [made]:
+        if not isinstance(part, Rule):
+            raise GxError(
+                f"--rules {rules} is a function without a decorator, so it was called with the environment to make "
+                f"the rules, and returned {part!r}, which is no rule; {hint}"
+            )
+    return made
 
 
 def guard_options(env: gym.Env, rules: str, state: str = "") -> tuple[Rule | Iterable[Rule], Json]:

@@ -137,6 +137,9 @@ def conjuncts(rules: Rule | Iterable[Rule]) -> tuple[Rule, ...]:
     """The rules that must all hold: a list and top-level `&` are the same thing."""
     given = list(rules) if isinstance(rules, Iterable) and not isinstance(rules, Rule) else [rules]
     for r in given:
+        if callable(r) and not isinstance(r, Rule):
+            name = getattr(r, "__name__", r)
+            raise GxError(f"{name} is not a rule but a function; decorate it, for example with @gx.rule")
         if not isinstance(r, Rule):
             raise GxError(f"{r!r} is not a rule; make one with gx.rule, gx.mask_rule, gx.bounds_rule, ...")
     return tuple(part for r in given for part in _members(r, "all"))

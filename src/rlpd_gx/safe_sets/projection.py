@@ -141,7 +141,8 @@ def _moved(a: Array, low: Array, high: Array, rows: Rows, weight: Array, thoroug
         point[thin], found[thin], proof[thin] = solve(near[thin], thin, xp.zeros_like(slack[thin]))
         lost = thin[~found[thin]]
         empty[lost] = exact.proven_empty(rows[lost], proof[lost], low[lost], high[lost])
-        for i in lost[~empty[lost]].tolist() if thorough else ():
+        lost = lost[~empty[lost] & ~row_any(xp.isnan(near[lost]))]  # nothing is nearest to NaN
+        for i in lost.tolist() if thorough else ():
             _one_by_one(i, near, (low, high), (inner_low, inner_high), rows, weight, (point, found, empty))
     point = xp.astype(point, a.dtype)
 
