@@ -327,7 +327,7 @@ def test_a_damaged_checkpoint_is_not_replaced_by_an_older_policy_in_silence(tmp_
     for use in (lambda: run.policy, lambda: run.evaluate(1), lambda: gx.load_policy(run.folder)):
         with pytest.raises(gx.GxError, match=r"damaged.*; continue from the checkpoint before it with"):
             use()
-    run.resume(progress=False)
+    run.resume()
     assert "is used instead" in capsys.readouterr().err
     assert run.result["steps"] == 60
     run.evaluate(1)

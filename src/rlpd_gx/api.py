@@ -231,9 +231,9 @@ def continued(
     """Resume the run in a folder, for the number of steps it was started with, or more."""
     check_services(track)
     trainer, save, notes = resume(folder, steps=steps)
-    for note in notes:
-        print(f"note: {note}", file=sys.stderr)
     if progress:
+        for note in notes:
+            print(f"note: {note}", file=sys.stderr)
         print(f"resuming at step {trainer.step:,}", file=sys.stderr)
     return _finished(trainer, save, progress, track)
 
@@ -255,9 +255,9 @@ def forked(
     trainer, save, notes = fork(
         source, step, out, values, words=words, command=command or shlex.join(["rlpd-gx", *sys.argv[1:]])
     )
-    for note in notes:
-        print(f"note: {note}", file=sys.stderr)
     if progress:
+        for note in notes:
+            print(f"note: {note}", file=sys.stderr)
         print(f"forked from {source} at step {trainer.step:,}", file=sys.stderr)
     return _finished(trainer, save, progress, track)
 

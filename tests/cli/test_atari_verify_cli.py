@@ -51,7 +51,7 @@ def test_results_are_kept_game_by_game(command, tmp_path):
     [
         (("Tetris",), "'Tetris' is not one of the 26 Atari games"),
         (("Pong", "--out", "nowhere/v.json"), "the folder nowhere does not exist"),
-        (("Pong", "--policy", "module"), "--policy takes module:name"),
+        (("Pong", "--policy", "module"), "--policy module: there is no such folder"),
     ],
 )
 def test_mistakes_are_one_sentence(command, tmp_path, monkeypatch, arguments, sentence):

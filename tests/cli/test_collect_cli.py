@@ -411,7 +411,7 @@ def test_a_path_below_a_file(command, tmp_path):
         ),
         (("Nowhere-v0", "--steps", 5), "--env Nowhere-v0"),
         (("CartPole-v1", "--steps", 5, "--policy", "."), "holds neither an exported policy"),
-        (("CartPole-v1", "--steps", 5, "--policy", "genius"), "not 'genius'"),
+        (("CartPole-v1", "--steps", 5, "--policy", "genius"), "--policy genius: there is no such folder"),
         (("CartPole-v1", "--steps", 5, "--policy", "my_policies:nothing"), "has no 'nothing'"),
         (("CartPole-v1", "--steps", 5, "--policy", "absent.zip"), "there is no file absent.zip"),
         (("CartPole-v1", "--episodes", 5, "--policy", "learn:DQN"), "--steps"),

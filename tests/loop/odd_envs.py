@@ -23,7 +23,7 @@ class Plain(gym.Env):
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         self.time += 1
         self.taken += 1
-        reward = float("nan") if self.taken > self.poisoned_after else self.reward
+        reward = 1e38 if self.taken > self.poisoned_after else self.reward
         return self._observation(), reward, self.time >= 10, False, {}
 
     def _observation(self) -> Any:

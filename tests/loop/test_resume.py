@@ -204,7 +204,7 @@ def test_a_loss_that_is_not_finite_stops_the_run_and_keeps_the_evidence(tmp_path
         trainer.train(saver)
     assert "diverged.npz" in str(caught.value)
     with np.load(tmp_path / "diverged.npz") as batch:
-        assert np.isnan(batch["reward"]).any()
+        assert (batch["reward"] > 1e37).any()
         assert batch["observation"].shape == (16, 2)
     again, _, _ = resume(tmp_path)
     assert again.step == 60
