@@ -276,7 +276,8 @@ class Tally:
             broken |= margins < 0
             rule.blocked += len(depth)
             rule.deepest = max(rule.deepest, float(depth.max(initial=0.0)))
-            rule.depth += float(depth.sum())
+            with np.errstate(over="ignore"):  # margins near the largest number add up to infinity, as one by one
+                rule.depth += float(depth.sum())
             if name not in batch.ungraded:
                 near = (margins >= 0) & (margins < near_miss)
                 close |= near
