@@ -276,7 +276,7 @@ class Tally:
             broken |= margins < 0
             rule.blocked += len(depth)
             rule.deepest = max(rule.deepest, float(depth.max(initial=0.0)))
-            with np.errstate(over="ignore"):  # margins near the largest number add up to infinity, as one by one
+            with np.errstate(over="ignore"):  # near the largest number they add up to infinity
                 rule.depth += float(depth.sum())
             if name not in batch.ungraded:
                 near = (margins >= 0) & (margins < near_miss)
