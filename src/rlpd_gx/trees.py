@@ -70,7 +70,7 @@ def packed(tree: Tree) -> Tree:
         return tree
     if type(tree) in (tuple, list):
         return {type(tree).__name__: {str(i): packed(part) for i, part in enumerate(tree)}}
-    if isinstance(tree, Mapping) and all(isinstance(key, str) for key in tree):
+    if type(tree) is dict and all(isinstance(key, str) for key in tree):
         return {"dict": {key: packed(part) for key, part in tree.items()}}
     raise NotPlain(f"is a {type(tree).__name__}")
 

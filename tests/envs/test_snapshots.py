@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from collections import defaultdict
 from pathlib import Path
 
 import gymnasium as gym
@@ -12,6 +13,7 @@ from snapshot_process import STEPS, make, read, roll, write
 from rlpd_gx.envs import snapshots
 from rlpd_gx.envs.probes import PROBES
 from rlpd_gx.errors import GxError
+from rlpd_gx.trees import NotPlain, packed, unpacked
 
 MUJOCO = ["Hopper-v5", "HalfCheetah-v5", "Walker2d-v5", "Ant-v5", "Reacher-v5", "Pusher-v5", "Humanoid-v5"]
 ADROIT = ["AdroitHandDoor-v1", "AdroitHandPen-v1", "AdroitHandHammer-v1", "AdroitHandRelocate-v1"]
@@ -114,3 +116,15 @@ def test_another_stack_is_refused():
         snapshots.restore(Silent(make("CartPole-v1")), taken)
     with pytest.raises(GxError, match="make it with the same wrappers"):
         snapshots.restore(make("Pendulum-v1"), taken)
+
+
+def test_plain_values_come_back_as_they_were_and_others_are_refused():
+    plain = {"pose": (np.arange(3.0), np.int64(2)), "seen": [1, 2.5, None, "x"], "flag": np.array(True)}
+    back = unpacked(packed(plain))
+    assert type(back["pose"]) is tuple
+    assert back["pose"][0].tolist() == [0, 1, 2]
+    assert type(back["pose"][1]) is np.int64
+    assert back["seen"] == plain["seen"]
+    for other in (defaultdict(int), {1: 2}, {3}, object(), np.array([object()])):
+        with pytest.raises(NotPlain):  # restored as a plain dict, a defaultdict would act differently
+            packed({"field": other})

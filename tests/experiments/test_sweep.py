@@ -192,7 +192,13 @@ def test_an_experiment_adopts_the_rows_that_another_has_of_the_same_run(tmp_path
     assert (adopted["experiment"], adopted["variant"], adopted["score"]) == ("second", "ours", 7.0)
     assert adopted["measured"] == {"returns": 1}
     assert adopted["command"] == ours.command
+    third = Table(tmp_path / "third.jsonl")
+    third.add(row | {"measured": {}})  # made before anything was measured
+    later = Sweep("third", [ours], tmp_path / "runs", third)
+    assert later.left() == []
+    later.adopt()
+    assert third.rows()[ours.fingerprint]["measured"] == {"returns": 1}
     unmeasured = replace(ours, measure=("novelty",))
-    assert len(Sweep("third", [unmeasured], tmp_path / "runs", Table(tmp_path / "third.jsonl")).left()) == 1
+    assert len(Sweep("fifth", [unmeasured], tmp_path / "runs", Table(tmp_path / "fifth.jsonl")).left()) == 1
     other = replace(ours, values=SMALL | {"seed": 4})
     assert len(Sweep("fourth", [other], tmp_path / "runs", Table(tmp_path / "fourth.jsonl")).left()) == 1

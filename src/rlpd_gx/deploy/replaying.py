@@ -127,7 +127,7 @@ class Replay:
                     "running": True,
                     "corrected": False,
                     "unsafe_events": 0,
-                    "observation": packed(observation),
+                    "observation": packed(trees.map_leaves(np.asarray, observation)),
                     "info": info,
                 }
             )

@@ -31,8 +31,12 @@ class Sweep:
 
     def known(self) -> dict[str, Json]:
         """The rows of the plan by fingerprint: its own, or those that experiments beside it have of the same runs."""
+        return self._found(self.table.rows(), *self.table.beside())
+
+    def _found(self, *tables: dict[str, Json]) -> dict[str, Json]:
+        """Rows of the plan with all that is measured in it, from the first of the tables that has them."""
         found: dict[str, Json] = {}
-        for rows in (self.table.rows(), *self.table.beside()):
+        for rows in tables:
             for planned in self.plan:
                 row = rows.get(planned.fingerprint)
                 if row is not None and set(planned.measure) <= set(row["measured"]):
@@ -58,7 +62,7 @@ class Sweep:
 
     def adopt(self) -> None:
         """Write the rows that only experiments beside it have."""
-        own = self.table.rows()
+        own = self._found(self.table.rows())
         for fingerprint, row in self.known().items():
             if fingerprint not in own:
                 self.table.add(row)

@@ -324,7 +324,8 @@ class Guardian:
         except Exception as error:
             judgement.failures[row] += f"; the fallback raised {type(error).__name__}: {error}"
             return None
-        return None if (margins < 0).any() else (action, margins)
+        allowed = self.action_space.contains(action) and not (margins < 0).any()
+        return (action, margins) if allowed else None
 
     def _previous(
         self, judgement: Judgement, row: int, action: Action, clock: Clock

@@ -7,6 +7,7 @@ continuous rules without a finite description, and sets so thin that 1,000 unifo
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, Self
 
 import gymnasium as gym
@@ -16,7 +17,7 @@ from rlpd_gx.envs.actions import ActionView, uniform_actions
 from rlpd_gx.guards import shield
 from rlpd_gx.guards._choosing import ChoosingGuardian, choosing_env
 from rlpd_gx.guards.base import Guard
-from rlpd_gx.safe_sets import Mask, ProductMask
+from rlpd_gx.safe_sets import Mask, ProductMask, SafeSet
 from rlpd_gx.types import Action, ContextLike, State, Status, Verdict
 
 DRAWS = 1_000
@@ -39,12 +40,7 @@ class Replace(Guard):
         generator = np.random.default_rng([self.seed, len(self.generators)])
         self.generators.append(generator)
 
-        def choose(
-            guardian: ChoosingGuardian, verdict: Verdict, state: State, context: ContextLike
-        ) -> Action | None:
-            return self._drawn(generator, guardian, verdict, state, context)
-
-        return choosing_env(env, rules, choose, mode=self.mode, **options)
+        return choosing_env(env, rules, partial(self._drawn, generator), mode=self.mode, **options)
 
     def _drawn(
         self,
@@ -57,8 +53,12 @@ class Replace(Guard):
         """An allowed action, for a proposal that was projected."""
         if verdict.status is not Status.PROJECTED:
             return None
+        allowed = verdict.safe_set
+        # where the rules are lazy, ask about every action
+        if isinstance(allowed, Mask) and not allowed.tested.all():
+            allowed = guardian.silent.safe_set(state, context=context)
         candidates = [] if self.policy is None else [self.policy(state)]
-        uniform = _uniform(generator, guardian, verdict, state, context)
+        uniform = _uniform(generator, allowed, guardian.action_space)
         for action in [*candidates, *([] if uniform is None else [uniform])]:
             if not guardian.silent.certify(state, action, context=context).corrected:
                 return action
@@ -72,18 +72,9 @@ class Replace(Guard):
             generator.bit_generator.state = saved
 
 
-def _uniform(
-    generator: np.random.Generator,
-    guardian: ChoosingGuardian,
-    verdict: Verdict,
-    state: State,
-    context: ContextLike,
-) -> Action | None:
-    allowed, space = verdict.safe_set, guardian.action_space
+def _uniform(generator: np.random.Generator, allowed: SafeSet | None, space: gym.Space) -> Action | None:
+    """An action of the set; None where none can be drawn."""
     if isinstance(allowed, Mask):
-        if not allowed.tested.all():  # the rules are lazy: ask about every action
-            allowed = guardian.silent.safe_set(state, context=context)
-            assert isinstance(allowed, Mask)
         number = np.asarray(generator.choice(np.flatnonzero(allowed.allowed)))
         return (
             number + space.start
