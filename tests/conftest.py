@@ -1,6 +1,7 @@
 """Settings of the whole test-suite."""
 
 import os
+import sys
 
 # before torch loads: tests run side by side, one thread each
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -14,6 +15,16 @@ settings.register_profile(
     "suite", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow], max_examples=150
 )
 settings.load_profile("suite")
+
+
+@pytest.fixture(autouse=True)
+def own_modules(request):
+    """Modules that a test wrote into its folder and imported are forgotten: the next may write others of that name."""
+    folder = request.getfixturevalue("tmp_path") if "tmp_path" in request.fixturenames else None
+    yield
+    for name, module in list(sys.modules.items()) if folder is not None else ():
+        if str(getattr(module, "__file__", None)).startswith(f"{folder}{os.sep}"):
+            del sys.modules[name]
 
 
 @pytest.fixture

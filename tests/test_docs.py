@@ -77,11 +77,7 @@ def folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("RLPD_GX_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
-    before = set(sys.modules)
-    yield tmp_path
-    for module in set(sys.modules) - before:
-        if str(getattr(sys.modules[module], "__file__", None)).startswith(str(tmp_path)):
-            del sys.modules[module]
+    return tmp_path
 
 
 def run(words: list[str], monkeypatch) -> int:
