@@ -1,6 +1,6 @@
 """What the loop needs of an environment beyond its spaces, so that it names no task."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -9,6 +9,7 @@ import numpy as np
 
 from rlpd_gx.envs.making import ATARI
 from rlpd_gx.errors import GxError
+from rlpd_gx.rules import Rule
 from rlpd_gx.trees import JsonMapping, Tree, named_leaves
 
 
@@ -30,6 +31,8 @@ class Description:
     """Options of the environment that a replay of action logs applies too."""
     offline_sets: Mapping[str, Path] = field(default_factory=dict)
     """Datasets that come with the package, by the name that `--offline` gives them."""
+    stricter: Callable[[Rule, float], Rule] = Rule.stricter
+    """A rule with its threshold moved inwards, for margin scans."""
 
 
 def describe(env_id: str) -> Description:
@@ -38,6 +41,7 @@ def describe(env_id: str) -> Description:
     if ours is None:
         return Description()
     from rlpd_gx.envs.atari.offline import sets_of
+    from rlpd_gx.envs.atari.stricter import stricter
 
     clipped_lives = {"life_loss_ends": True, "clip_rewards": True}
     return Description(
@@ -48,6 +52,7 @@ def describe(env_id: str) -> Description:
         replay_options={"observation": ours["observation"], "table": ours["game"]},
         replayed_kwargs=tuple(clipped_lives),
         offline_sets=sets_of(ours["game"]),
+        stricter=stricter,
     )
 
 

@@ -7,6 +7,7 @@ import numpy as np
 
 from rlpd_gx.envs import snapshots
 from rlpd_gx.envs.actions import uniform_actions
+from rlpd_gx.envs.description import describe
 from rlpd_gx.errors import GxError
 from rlpd_gx.loop.environments import Environments
 from rlpd_gx.loop.task import Task
@@ -140,9 +141,9 @@ def critical_states(task: Task, count: int) -> list[CriticalState]:
 
 def shifted(task: Task, delta: float) -> Environments:
     """The unguarded environment under rules whose thresholds are moved inwards by delta."""
-    free = unguarded(task)
+    free, stricter = unguarded(task), describe(task.config.run.env).stricter
     try:
-        rules = [rule.shifted(delta) for rule in conjuncts(task.example.rules)]
+        rules = [stricter(rule, delta) for rule in conjuncts(task.example.rules)]
     except GxError as error:
         raise Unavailable(str(error)) from None
     return free.environments([free.make_env(evaluation=True, rules=rules)])

@@ -47,6 +47,14 @@ class Rule(ABC):
     def shifted(self, delta: float) -> "Rule":
         """The rule with its threshold moved inwards by delta, in its own units: margin - delta >= 0."""
 
+    def stricter(self, delta: float) -> "Rule":
+        """The same for a delta above 0, where that says how close the allowed actions are."""
+        if delta > 0 and not self.graded:
+            raise GxError(
+                f"rule {self.name!r} does not say how far an allowed action is from its boundary; use a margin rule"
+            )
+        return self.shifted(delta)
+
     @property
     def graded(self) -> bool:
         """Whether the margin of an allowed action is its distance to the boundary; then near misses are counted."""
