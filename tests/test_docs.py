@@ -257,3 +257,16 @@ def test_words_a_colleague_would_not_say():
     for name in NAMES:
         found = odd.search((ROOT / name).read_text())
         assert found is None, (name, found)
+
+
+def test_the_table_of_the_readme_is_that_of_the_results():
+    def table(name):
+        rows = re.findall(r"^\| *([^|]*?) *\| (.+?) \|$", (ROOT / name).read_text(), re.M)
+        return {
+            variant: [cell.split(" [")[0] for cell in cells.split(" | ")] for variant, cells in reversed(rows)
+        }
+
+    shown, measured = table("README.md"), table("RESULTS.md")
+    variants = ["RLPD-GX", *(f"without {part}" for part in ("Guardian", "guarded backup", "DTS", "DSS"))]
+    for variant in [*variants, "random policy, same guard"]:
+        assert shown[variant] == measured[variant], variant
