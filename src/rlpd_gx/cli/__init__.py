@@ -47,6 +47,11 @@ def main() -> None:
     except BrokenPipeError:  # `rlpd-gx ... | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(0)
+    except Exception as error:
+        from rlpd_gx.cli.failures import told
+
+        print(told(error), file=sys.stderr)
+        sys.exit(1)
     finally:
         warnings.formatwarning = usual
     sys.exit(0)

@@ -1,0 +1,78 @@
+"""What fails in a user's own code is shown in its lines, and named in a last sentence; what is ours is said to be."""
+
+import subprocess
+import sys
+
+import pytest
+from users_folder import fill
+
+from rlpd_gx import trees
+from rlpd_gx.cli.failures import told
+
+OWN = """
+from drone import Drone
+
+class Stuck(Drone):
+    def step(self, action):
+        if self.steps == 7:
+            raise RuntimeError("valve stuck")
+        return super().step(action)
+
+class Old(Drone):
+    def step(self, action):
+        observation, reward, terminated, truncated, info = super().step(action)
+        return observation, reward, terminated or truncated, info
+
+class Bare(Drone):
+    def reset(self, *, seed=None, options=None):
+        return (*super().reset(seed=seed), 1)
+"""
+COMMANDS = {
+    "guard": ["guard", "--rules=my_rules:power", "--episodes=2"],
+    "train": ["train", "--rules=my_rules:power", "--steps=20", "--learning-starts=8", "--utd=0.25"],
+    "collect": ["collect", "--episodes=2", "--out=data"],
+}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("user")
+    fill(folder)
+    (folder / "own.py").write_text(OWN)
+    return folder
+
+
+def said(folder, *words):
+    ended = subprocess.run(
+        [sys.executable, "-m", "rlpd_gx", *words], cwd=folder, capture_output=True, text=True, check=False
+    )
+    assert ended.returncode == 1, ended.stderr
+    return ended.stderr.strip().splitlines()
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_an_environment_that_raises_is_shown_where_it_does(command, folder):
+    lines = said(folder, *COMMANDS[command], "--env=own:Stuck")
+    assert lines[-1] == ("rlpd-gx: your own code failed: own.py, line 7, in step: RuntimeError: valve stuck")
+    assert 'raise RuntimeError("valve stuck")' in lines[-2]
+    assert not any("site-packages" in line for line in lines)
+
+
+def test_an_environment_of_the_old_kind_is_told_what_to_return(folder):
+    last = said(folder, *COMMANDS["guard"], "--env=own:Old")[-1]
+    assert last == (
+        "rlpd-gx: `step` must return observation, reward, terminated, truncated and info: mend the environment"
+    )
+    last = said(folder, *COMMANDS["guard"], "--env=own:Bare")[-1]
+    assert last == "rlpd-gx: `reset` must return observation and info: mend the environment"
+
+
+def test_a_defect_of_ours_is_said_to_be_one():
+    with pytest.raises(Exception) as caught:  # noqa: PT011  # whatever it is
+        trees.stack([])
+    error = caught.value
+    lines = told(
+        error.with_traceback(error.__traceback__.tb_next)
+    ).splitlines()  # without the line of this test
+    assert "trees.py" in lines[0]
+    assert lines[-1] == "rlpd-gx: this should not happen; please report the lines above with your command"
