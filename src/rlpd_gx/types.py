@@ -371,7 +371,8 @@ class Episode:
     score: float
     length: int
     corrections: int
-    unsafe_events: int
+    unsafe_events: int | None
+    """None where nothing reports them."""
     success_steps: int | None = None
     """Steps whose info reports success; None where the environment never does."""
     human_steps: int = 0

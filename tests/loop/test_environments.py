@@ -120,14 +120,22 @@ def test_events_that_a_rule_module_tells_are_counted() -> None:
 
 @pytest.mark.parametrize("watched", [False, True])
 def test_episodes_are_counted_where_they_end(watched: bool) -> None:
-    environments, tally = _environments(only_one, unsafe_event=lambda *step: True), gx.Tally()
-    environments.watched = watched
+    told = {"unsafe_event": lambda *step: True} if watched else {}
+    environments, tally = _environments(only_one, **told), gx.Tally()
     for episode in range(2):
         for _ in range(3):
             count(tally, environments.step(np.array([episode])), environments)
         environments.reset(np.ones(1, bool))
     assert (tally.episodes, tally.episodes_corrected) == (2, 1)
     assert (tally.episodes_watched, tally.episodes_with_unsafe_event) == ((2, 2) if watched else (0, 0))
+
+
+def test_where_nothing_reports_unsafe_events_no_rate_is_said_to_be_zero() -> None:
+    environments = _environments(only_one)
+    for _ in range(3):
+        environments.step(np.array([1]))
+    assert environments.finished[0].unsafe_events is None
+    assert METRICS["safety"](environments.finished).keys() == {"correction_rate"}
 
 
 @pytest.mark.parametrize("rules", [[lazy, only_one], [only_one, lazy]])

@@ -131,6 +131,7 @@ def test_what_cannot_be_measured_says_why() -> None:
     )
     assert all(isinstance(reason, str) for reason in found.values())
     assert found["ttfv"] == "without rules no state is critical"
+    assert measure_subject(_subject(0.1), ["success"])["success"] == "the environment does not report success"
 
 
 def test_a_measurement_from_outside_the_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

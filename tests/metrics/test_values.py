@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from rlpd_gx.metrics import values
+from rlpd_gx.metrics.subject import Unavailable
 
 
 def test_td_error_is_the_mean_distance_to_the_target_in_units_of_the_target() -> None:
@@ -26,7 +27,8 @@ def test_optimism_has_a_sign_and_leaves_out_unknown_returns() -> None:
     returns = np.array([1.0, 2.0, np.nan])
     assert values.optimism(np.array([2.0, 3.0, 99.0]), returns)["optimism"] == 1.0
     assert values.optimism(np.array([0.0, 1.0, 99.0]), returns)["optimism_scaled"] == pytest.approx(-1 / 1.5)
-    assert np.isnan(values.optimism(np.zeros(1), np.array([np.nan]))["optimism"])
+    with pytest.raises(Unavailable, match="more than 5% of the discounted return"):
+        values.optimism(np.zeros(1), np.array([np.nan]))
 
 
 def test_monte_carlo_returns() -> None:

@@ -30,15 +30,18 @@ from rlpd_gx.types import (
 class Member:
     """One environment, its current observation, and the running counts of its episode."""
 
-    def __init__(self, env: gym.Env, index: int, described: Guardian | None = None) -> None:
-        self.env, self.index, self.described = env, index, described
+    def __init__(
+        self, env: gym.Env, index: int, described: Guardian | None = None, *, watched: bool = False
+    ) -> None:
+        self.env, self.index, self.described, self.watched = env, index, described, watched
         self.guarded = guarded_layer(env)
         self.observation: Tree = None
         self.restart()
 
     def restart(self) -> None:
         """Set the counts to zero."""
-        self.score, self.length, self.corrections, self.unsafe_events = 0.0, 0, 0, 0
+        self.score, self.length, self.corrections = 0.0, 0, 0
+        self.unsafe_events: int | None = 0 if self.watched else None
         self.success_steps: int | None = None
         self.human_steps, self.stopped = 0, False
 
@@ -48,7 +51,7 @@ class Member:
         self.observation = self._seen(observation)
         if self.length:  # the game continues after a lost life, with a step that nobody proposed
             self.score += float(info.get("raw_reward", 0.0))
-            self.unsafe_events += bool(info.get("unsafe_event", False))
+            self._count_unsafe(info)
 
     def step(self, action: Action) -> tuple[float, bool, bool, Json]:
         """Propose an action; returns reward, terminated, truncated and info."""
@@ -65,12 +68,16 @@ class Member:
         self.score += float(info.get("raw_reward", reward))
         self.length += 1
         self.corrections += verdict is not None and verdict.corrected
-        self.unsafe_events += bool(info.get("unsafe_event", False))
+        self._count_unsafe(info)
         success = info.get("success", info.get("is_success"))  # as robotics environments name it
         if success is not None:
             self.success_steps = (self.success_steps or 0) + bool(success)
         self.human_steps += HUMAN_ACTION in info
         return float(reward), bool(terminated), bool(truncated), info
+
+    def _count_unsafe(self, info: Json) -> None:
+        if "unsafe_event" in info:
+            self.unsafe_events = (self.unsafe_events or 0) + bool(info["unsafe_event"])
 
     def _seen(self, observation: Tree) -> Tree:
         """The observation as the Learner sees it; NaN is refused here, where its origin is known."""
@@ -138,11 +145,9 @@ class Environments:
         *,
         watched: bool = False,
     ) -> None:
-        self.members = [Member(env, i, described) for i, env in enumerate(envs)]
+        self.members = [Member(env, i, described, watched=watched) for i, env in enumerate(envs)]
         self.encode, self.stack, self.example, self.described = encode, stack, example, described
         self.actions = ActionView(envs[0].action_space)
-        self.watched = watched
-        """Whether anything looks for unsafe events."""
         self.finished: list[Episode] = []
         """Episodes that ended in the last step."""
         self.guarded = [member.guarded for member in self.members if member.guarded is not None]

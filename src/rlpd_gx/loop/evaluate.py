@@ -80,5 +80,4 @@ def count(tally: Tally, transition: Transition, environments: Environments) -> N
         else:
             tally.add_stop(transition.stop_reasons[i])
     for done in environments.finished:
-        events = done.unsafe_events if environments.watched else None
-        tally.end_episode(corrected=done.corrections > 0, unsafe_events=events)
+        tally.end_episode(corrected=done.corrections > 0, unsafe_events=done.unsafe_events)

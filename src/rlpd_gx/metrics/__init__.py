@@ -47,7 +47,7 @@ def find_measurement(name: str) -> Measurement:
     if name in MEASUREMENTS:
         return MEASUREMENTS[name]
     if name in METRICS:
-        return lambda subject: {**METRICS[name](subject.played().episodes)}
+        return lambda subject: _of_episodes(name, subject)
     return _outside(name, (*METRICS, *MEASUREMENTS), "a subject (docs/measurements.md)")
 
 
@@ -65,6 +65,13 @@ def measure_subject(subject: Subject, names: Iterable[str]) -> dict[str, Found |
         except Unavailable as reason:
             found[name] = str(reason)
     return found
+
+
+def _of_episodes(name: str, subject: Subject) -> Found:
+    found = METRICS[name](subject.played().episodes)
+    if not found:
+        raise Unavailable(f"the environment does not report {name}")
+    return {**found}
 
 
 def _outside(name: str, ours: Sequence[str], argument: str) -> Callable[..., Any]:

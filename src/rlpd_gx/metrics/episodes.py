@@ -25,19 +25,22 @@ def success(episodes: Sequence[Episode]) -> dict[str, float]:
 
 
 def safety(episodes: Sequence[Episode]) -> dict[str, float]:
-    """Corrections per proposal, unsafe events per step, the share of unsafe episodes and its exact 95% upper bound.
+    """Corrections per proposal; where unsafe events are reported, their rate per step and the share of unsafe episodes.
 
-    The bound (Clopper-Pearson) holds for independent episodes of a policy that does not change.
+    Its exact 95% upper bound (Clopper-Pearson) holds for independent episodes of a policy that does not change.
     """
     from scipy.stats import beta
 
     steps = sum(episode.length for episode in episodes)
     proposals = steps + sum(episode.stopped for episode in episodes)
-    unsafe, count = sum(episode.unsafe_events > 0 for episode in episodes), len(episodes)
+    found = {"correction_rate": sum(episode.corrections for episode in episodes) / max(proposals, 1)}
+    events = [episode.unsafe_events for episode in episodes if episode.unsafe_events is not None]
+    if len(events) < len(episodes):
+        return found
+    unsafe, count = sum(n > 0 for n in events), len(events)
     bound = 1.0 if unsafe >= count else float(beta.ppf(0.95, unsafe + 1, count - unsafe))
-    return {
-        "correction_rate": sum(episode.corrections for episode in episodes) / max(proposals, 1),
-        "unsafe_event_rate": sum(episode.unsafe_events for episode in episodes) / max(steps, 1),
+    return found | {
+        "unsafe_event_rate": sum(events) / max(steps, 1),
         "unsafe_episode_rate": unsafe / count,
         "unsafe_episode_upper_bound_95": bound,
     }

@@ -3,7 +3,7 @@
 import numpy as np
 import numpy.typing as npt
 
-from rlpd_gx.metrics.subject import Found, Subject
+from rlpd_gx.metrics.subject import Found, Subject, Unavailable
 from rlpd_gx.types import Array
 
 TAIL = 0.05  # a Monte-Carlo return may leave out this share of the discounted future
@@ -25,7 +25,9 @@ def optimism(q: Array, returns: Array) -> dict[str, float]:
     """Mean Q minus Monte-Carlo return over states [B], and its ratio to mean |return|; NaN returns are left out."""
     known = ~np.isnan(returns)
     if not known.any():
-        return {"optimism": float("nan"), "optimism_scaled": float("nan")}
+        raise Unavailable(
+            f"every episode was cut where more than {TAIL:.0%} of the discounted return was still to come"
+        )
     difference = float((q[known] - returns[known]).mean())
     return {"optimism": difference, "optimism_scaled": difference / _scale(returns[known])}
 
