@@ -1,6 +1,9 @@
 """Evaluation: whole episodes of a policy in an environment of its own."""
 
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field
+from functools import partial
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -8,7 +11,7 @@ import torch
 from rlpd_gx.learner import QLearner
 from rlpd_gx.loop.environments import Environments
 from rlpd_gx.trees import Json
-from rlpd_gx.types import Episode, Tally, Transition
+from rlpd_gx.types import Array, Episode, Observation, Tally, Transition
 
 
 @dataclass
@@ -49,26 +52,54 @@ class Evaluation:
         return cls([Episode(**values) for values in state["episodes"]], Tally.from_dict(state["tally"]))
 
 
+class Step(NamedTuple):
+    """What a policy saw and proposed, and what came of it."""
+
+    observation: Observation
+    proposed: Array
+    transition: Transition
+
+
+@dataclass(frozen=True)
+class Player:
+    """A policy at an environment."""
+
+    propose: Callable[[Observation, Array | None], Array]
+    """Observations [1, ...] and codes of safe sets, or None -> proposed actions [1, ...]."""
+    environments: Environments
+    from_safe_sets: bool
+    """Whether proposals are drawn from the safe set."""
+
+    def step(self) -> Step:
+        """One step. Only where the guard enforces a safe set are proposals drawn from it."""
+        environments = self.environments
+        enforced = any(layer.guardian.mode == "enforce" for layer in environments.guarded)
+        sets = environments.safe_sets() if self.from_safe_sets and enforced else None
+        seen = environments.observation
+        proposed = self.propose(seen, sets)
+        return Step(seen, proposed, environments.step(proposed, sets))
+
+    def episodes(self, count: int, seed: int) -> Iterator[Step]:
+        """The steps of whole episodes, each from a seed of its own; `environments.finished` holds what has ended."""
+        for episode in range(count):
+            self.environments.reset(np.ones(1, bool), [seed + episode])
+            ended = False
+            while not ended:
+                yield self.step()
+                ended = bool(self.environments.finished)
+
+
 def evaluate(
-    learner: QLearner,
-    environments: Environments,
-    episodes: int,
-    seed: int,
-    *,
-    sample: bool,
+    learner: QLearner, environments: Environments, episodes: int, seed: int, *, sample: bool
 ) -> Evaluation:
     """Play whole episodes. Nothing is learned, and no generator of the run is touched."""
     result = Evaluation()
     generator = torch.Generator(learner.device).manual_seed(seed)
-    needs_sets = learner.config.execution == "resample"
-    for episode in range(episodes):
-        environments.reset(np.ones(1, bool), [seed + episode])
-        while len(result.episodes) <= episode:
-            sets = environments.safe_sets() if needs_sets else None
-            proposed = learner.act(environments.observation, sets, explore=sample, generator=generator)
-            transition = environments.step(proposed, sets)
-            count(result.tally, transition, environments)
-            result.episodes += environments.finished
+    propose = partial(learner.act, explore=sample, generator=generator)
+    player = Player(propose, environments, learner.config.execution == "resample")
+    for step in player.episodes(episodes, seed):
+        count(result.tally, step.transition, environments)
+        result.episodes += environments.finished
     return result
 
 

@@ -3,7 +3,7 @@
 import json
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -17,7 +17,7 @@ from rlpd_gx.learner import QLearner
 from rlpd_gx.learner.inspection import values_and_targets, values_at
 from rlpd_gx.loop import behaviour, probes, visits
 from rlpd_gx.loop.environments import Environments
-from rlpd_gx.loop.evaluate import count
+from rlpd_gx.loop.evaluate import Player, count
 from rlpd_gx.loop.resume import trained
 from rlpd_gx.loop.task import Task
 from rlpd_gx.metrics import MEASUREMENTS, METRICS, measure_subject
@@ -120,37 +120,31 @@ class PolicySubject:
     def _environments(self, task: Task, *, evaluation: bool = True) -> Environments:
         return task.environments([task.make_env(evaluation=evaluation)])
 
+    def _player(self, environments: Environments, seed: int) -> Player:
+        generator = torch.Generator(self._device).manual_seed(seed)
+        resamples = self.learner is not None and self.learner.config.execution == "resample"
+        return Player(
+            partial(self.policy.act, explore=self._samples, generator=generator), environments, resamples
+        )
+
     def _play(self, environments: Environments) -> PlayedEpisodes:
         """Whole episodes from seeds of their own."""
-        found = PlayedEpisodes()
-        generator = torch.Generator(self._device).manual_seed(self.seed)
-        stride, steps = 1, 0
-        for episode in range(self.episode_count):
-            environments.reset(np.ones(1, bool), [self.seed + episode])
-            rewards: list[float] = []
-            while len(found.episodes) <= episode:
-                seen = environments.observation
-                proposed, transition = self._step(environments, generator)
-                if steps % stride == 0 and transition.executed[0]:
+        found, stride, rewards = PlayedEpisodes(), 1, []
+        steps = self._player(environments, self.seed).episodes(self.episode_count, self.seed)
+        for number, (seen, proposed, transition) in enumerate(steps):
+            if transition.executed[0]:
+                rewards.append(float(transition.reward[0]))
+                if number % stride == 0:
                     assert transition.safe_set is not None
                     found.visited.append((trees.index(seen, 0), proposed[0], transition.safe_set[0]))
                     if len(found.visited) > 2 * KEPT_STATES:
                         found.visited, stride = found.visited[::2], 2 * stride
-                steps += 1
-                rewards += [float(transition.reward[0])] * bool(transition.executed[0])
-                count(found.tally, transition, environments)
+            count(found.tally, transition, environments)
+            if environments.finished:
                 found.episodes += environments.finished
-            found.rewards.append(np.array(rewards))
+                found.rewards.append(np.array(rewards))
+                rewards = []
         return found
-
-    def _step(self, environments: Environments, generator: torch.Generator) -> tuple[Array, Any]:
-        """Proposed actions [1, ...], and the transition."""
-        resamples = self.learner is not None and self.learner.config.execution == "resample"
-        # a policy that draws from the safe set does so only where the guard enforces it
-        enforced = [layer for layer in environments.guarded if layer.guardian.mode == "enforce"]
-        sets = environments.safe_sets() if resamples and enforced else None
-        proposed = self.policy.act(environments.observation, sets, explore=self._samples, generator=generator)
-        return proposed, environments.step(proposed, sets)
 
     @property
     def _samples(self) -> bool:
@@ -178,14 +172,13 @@ class PolicySubject:
         """
         learner, gamma = self._critics(), self.task.config.data.gamma
         environments = self._environments(self.task, evaluation=False)
-        generator = torch.Generator(self._device).manual_seed(self.seed)
+        player = self._player(environments, self.seed)
         values, returns = [], []
         for episode in range(self.episode_count):
             environments.reset(np.ones(1, bool), [self.seed + episode])
             q, rewards, ended = [], [], False
             while not ended:
-                seen = environments.observation
-                _, transition = self._step(environments, generator)
+                seen, _, transition = player.step()
                 ended = bool(transition.ended[0])
                 if transition.executed[0]:
                     q.append(values_at(learner, seen, transition.executed_action).mean())
@@ -253,10 +246,10 @@ class PolicySubject:
         steps, events = [], []
         for number, state in enumerate(self.critical_states[: self.replay_count]):
             state.restore(environments)
-            generator = torch.Generator(self._device).manual_seed(self.seed + number)
+            player = self._player(environments, self.seed + number)
             event, step = False, 0
             while step < self.horizon and not event:
-                _, transition = self._step(environments, generator)
+                transition = player.step().transition
                 step += 1
                 event = bool(transition.unsafe_event[0] if watched else transition.margin[0] < 0)
                 if transition.ended[0]:
