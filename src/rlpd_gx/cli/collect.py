@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from rlpd_gx.cli.arguments import EnvKwargs, EnvWrappers, Option, read_env_kwargs
-from rlpd_gx.cli.policies import load_policy, proposals
+from rlpd_gx.cli.policies import load_policy, storable
 from rlpd_gx.errors import GxError, missing_extra
 
 _LEARNERS = ("A2C", "DDPG", "DQN", "PPO", "SAC", "TD3")
@@ -68,7 +68,7 @@ def collect(
         else:
             epsilons = tuple(epsilon or (0.0,))
             generator = np.random.default_rng(seed)
-            proposed = proposals(act, policy, world.action_space)
+            proposed = storable(act, policy, world.action_space)
             record.roll_out(recorder, proposed, generator, epsilons=epsilons, episodes=episodes, steps=steps)
         if not recorder.steps:
             raise GxError(

@@ -95,11 +95,7 @@ def _run(
                 if steps == limit:
                     raise GxError(f"episode {episode} has not ended after {steps:,} steps; give --max-steps")
                 steps += 1
-                try:
-                    action = act(observation)
-                except Exception as error:
-                    raise GxError(f"--policy {policy} raised {type(error).__name__}: {error}") from error
-                observation, reward, terminated, truncated, _ = world.step(action)
+                observation, reward, terminated, truncated, _ = world.step(act(observation))
                 total, over = total + float(reward), terminated or truncated
             returns.append(total)
             progress.advance(task)

@@ -17,8 +17,22 @@ def load_policy(spec: str, env: "gym.Env", seed: int) -> Callable[[Any], Any]:
     """observation -> action, from `random`, `held`, a folder (run or export), an SB3 zip or `module:callable`.
 
     These are proposals: the guard of a folder's own policy is left out, that of the command decides. Where evaluations
-    sample from a trained policy, as in Atari, this does too.
+    sample from a trained policy, as in Atari, this does too. Where it fails, the error is one sentence.
     """
+    policy = _named(spec, env, seed)
+
+    def act(observation: Any) -> Any:
+        try:
+            return policy(observation)
+        except GxError:
+            raise
+        except Exception as error:
+            raise GxError(f"--policy {spec} {raised(error)}") from error
+
+    return act
+
+
+def _named(spec: str, env: "gym.Env", seed: int) -> Callable[[Any], Any]:
     if spec == "random":
         env.action_space.seed(seed)
         return lambda observation: env.action_space.sample()
@@ -44,21 +58,15 @@ def load_policy(spec: str, env: "gym.Env", seed: int) -> Callable[[Any], Any]:
     return policy
 
 
-def proposals(policy: Callable[[Any], Any], spec: str, space: "gym.Space") -> Callable[[Any], Any]:
-    """The policy; where it fails, or returns what cannot be stored as an action, the error is one sentence."""
+def storable(policy: Callable[[Any], Any], spec: str, space: "gym.Space") -> Callable[[Any], Any]:
+    """The policy, which is refused where it returns what cannot be stored as an action."""
     import gymnasium as gym
     import numpy as np
 
     ids = gym.spaces.Discrete | gym.spaces.MultiDiscrete | gym.spaces.MultiBinary
 
     def act(observation: Any) -> Any:
-        try:
-            action = policy(observation)
-        except GxError:
-            raise
-        except Exception as error:
-            raise GxError(f"--policy {spec} {raised(error)}") from error
-        fits = True
+        action, fits = policy(observation), True
         if isinstance(space, gym.spaces.Box):  # numbers out of range are allowed, as in any data
             given = np.asarray(action)
             fits = given.dtype.kind in "biuf" and given.shape == space.shape and np.isfinite(given).all()
