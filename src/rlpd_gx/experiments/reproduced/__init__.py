@@ -7,8 +7,8 @@ from rlpd_gx.experiments.experiment import Experiment
 from rlpd_gx.loading import did_you_mean
 
 NAMES = (
-    "ablation", "shield", "guards", "exploration", "atari100k", "guard-scores", "dts-early", "dts-late", "dss",
-    "constraints", "planning", "adroit",
+    "ablation", "shield", "guards", "exploration", "atari100k", "guard-scores", "dts-early", "dts-late",
+    "dss", "backup", "constraints", "planning", "adroit",
 )  # fmt: skip
 
 
