@@ -71,6 +71,7 @@ def show(rows: Rows) -> Findings:
     values = {
         "TD error (scaled), last quarter": td_error,
         "Q variance (scaled), last quarter": q_variance,
+        "Q above the return that followed": measured("optimism", "optimism"),
         "largest fall of the score": FALL,
         "steps to the first unsafe event": SAFE_STEPS,
     }
