@@ -166,6 +166,18 @@ def test_a_claim_does_not_wait_for_variants_it_is_not_about():
     assert words["Normalised median 1.25 (RAM rules)"] == Word.CONFIRMED
 
 
+def test_the_learner_stands_beside_cloning_in_every_table():
+    rows = made_rows(
+        "atari100k", lambda game, v: 50.0 if v.startswith("cloning") == (game == "Pong") else 10.0
+    )
+    whole = chapter(find("atari100k"), Rows(rows))
+    words = {v.claim: v.word for v in whole.verdicts}
+    assert words["RLPD-GX scores higher than cloning, same guard"] == Word.CONFIRMED
+    (above,) = [table for table in whole.tables if "higher mean" in table.caption]
+    assert ["RLPD-GX", "cloning, same guard", "25 of 26"] in above.rows
+    assert len(above.rows) == 5
+
+
 def test_a_table_of_some_games_claims_nothing_though_another_has_all():
     rows = made_rows("atari100k", lambda game, variant: 10_000.0)
     begun = [row for row in rows if row["table"] == "no guard" or row["game"] == "Alien"]
