@@ -17,14 +17,27 @@ settings.register_profile(
 settings.load_profile("suite")
 
 
-@pytest.fixture(autouse=True)
-def own_modules(request):
-    """Modules that a test wrote into its folder and imported are forgotten: the next may write others of that name."""
-    folder = request.getfixturevalue("tmp_path") if "tmp_path" in request.fixturenames else None
-    yield
-    for name, module in list(sys.modules.items()) if folder is not None else ():
+def forget_modules(folder):
+    """Those that were imported from this folder: the next test may write others of the same name."""
+    for name, module in list(sys.modules.items()):
         if str(getattr(module, "__file__", None)).startswith(f"{folder}{os.sep}"):
             del sys.modules[name]
+
+
+@pytest.fixture(autouse=True)
+def own_modules(request):
+    """A test's own modules are gone after it."""
+    folder = request.getfixturevalue("tmp_path") if "tmp_path" in request.fixturenames else None
+    yield
+    if folder is not None:
+        forget_modules(folder)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def own_modules_of_a_file(tmp_path_factory):
+    """And those that the tests of a file share, after the last of them."""
+    yield
+    forget_modules(tmp_path_factory.getbasetemp())
 
 
 @pytest.fixture
