@@ -31,9 +31,11 @@ def chapter(experiment: Experiment, rows: Rows) -> Chapter:
 
 
 def cell(points: Sequence[float]) -> str:
-    """`1,234 [1,100, 1,400]` from five seeds or more; otherwise the points."""
+    """`1,234 [1,100, 1,400]` from five seeds or more; one number where all are the same; otherwise the points."""
     if not points:
         return "–"
+    if len(points) > 1 and min(points) == max(points):  # their spread says nothing about the next seed
+        return short(points[0])
     found = evidence.mean(points)
     if not found.is_known:
         return ", ".join(map(short, points))

@@ -310,5 +310,6 @@ def measure_run(
         states,
         horizon,
         replays,
+        SEED + 1_000 * task.config.run.seed,  # two seeds of a random policy are two samples
     )
     return measure_subject(subject, names or (*METRICS, *MEASUREMENTS))
