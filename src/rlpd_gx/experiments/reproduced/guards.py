@@ -14,6 +14,7 @@ from rlpd_gx.experiments.evidence import (
     measured,
     measured_curve,
     ratio,
+    score,
     training_curve,
 )  # fmt: skip
 from rlpd_gx.experiments.experiment import RANDOM, Experiment, Findings, Request, Variant, atari_runs
@@ -23,16 +24,20 @@ from rlpd_gx.report.charts import COLOURS, Series
 from rlpd_gx.trees import Json
 
 GUARDIAN = "RLPD-GX"
+MASK = "execution mask only"
 OTHERS = {
     "no guard": "none",
-    "execution mask only": "mask",
+    MASK: "mask",
     "CMDP-Lagrangian": "lagrangian",
     "classifier shield": "classifier",
 }
 LEARNED = ("CMDP-Lagrangian", "classifier shield")
+# our own: proposals, and the actions of the backup, are drawn from the safe set instead of being moved into it
+DRAWN = "RLPD-GX, drawn from the safe set"
 VARIANTS = (
     Variant(GUARDIAN),
     *(Variant(name, values={"guard": guard}) for name, guard in OTHERS.items()),
+    Variant(DRAWN, values={"backup": "renormalise", "execution": "resample"}),
     RANDOM,
 )
 NAMES = [variant.name for variant in VARIANTS]
@@ -44,7 +49,7 @@ MARGINS = measured_curve("margin-scan", "delta", "allowed_share")
 
 
 def plan(request: Request) -> list[Planned]:
-    """Five guards and a random policy in Seaquest, 100,000 steps each."""
+    """Five guards, another way to execute and a random policy in Seaquest, 100,000 steps each."""
     games = ("Freeway",) if request.scale.name == "smoke" else ("Seaquest",)
     return atari_runs(request, request.choose(games), VARIANTS, 100_000, measure=MEASURE)
 
@@ -116,6 +121,19 @@ def show(rows: Rows) -> Findings:
             ratio(times[GUARDIAN], times[learned]), 2.0, f"ratio to {learned}",
         ),
     ]  # fmt: skip
+    drawn = rows.points(DRAWN, score)
+    verdicts += [
+        better(
+            "Our own: drawing from the safe set scores higher than moving proposals into it",
+            drawn,
+            rows.points(GUARDIAN, score),
+        ),
+        better(
+            "Our own: where proposals are drawn, a guarded backup scores higher",
+            drawn,
+            rows.points(MASK, score),
+        ),
+    ]
     values = {
         "TD error (scaled), last quarter": td_error,
         "Q variance (scaled), last quarter": q_variance,
