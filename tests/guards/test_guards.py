@@ -12,6 +12,7 @@ from rlpd_gx import guards
 from rlpd_gx.config import PRESETS
 from rlpd_gx.deploy.export import Export
 from rlpd_gx.errors import GxError
+from rlpd_gx.learner.categorical import allowed_actions
 from rlpd_gx.loop.configure import configure
 from rlpd_gx.loop.resume import Saver, resume
 from rlpd_gx.loop.run_folder import RunFolder
@@ -255,6 +256,18 @@ def test_random_proposals_are_uniform_in_training_and_in_evaluation(tmp_path: Pa
     seen = np.zeros((600, 1), np.float32)
     greedy = np.bincount(trainer.learner.act(seen, explore=False), minlength=3)
     assert greedy.min() > 140  # of 200: the most likely action of a network would be one
+
+
+def test_random_proposals_are_uniform_in_the_safe_set_where_a_learner_draws_from_it(tmp_path: Path) -> None:
+    trainer = _trained(tmp_path / "random", guard="random", steps=400, execution="resample")
+    line = trainer.online.timeline
+    rows = np.flatnonzero(line.is_step)[50:]  # the first proposals of a run do not look at the sets
+    allowed = allowed_actions(line.safe_set[rows], trainer.task.example.spec, "allowed")
+    assert not allowed.all()
+    for mask in np.unique(allowed, axis=0):
+        counts = np.bincount(line.proposed_action[rows[(allowed == mask).all(axis=1)]], minlength=3)
+        assert counts[~mask].sum() == 0
+        assert counts[mask].min() > 0.6 * counts[mask].max()
 
 
 @pytest.mark.parametrize("name", [*DEFINED, "replace+penalty"])

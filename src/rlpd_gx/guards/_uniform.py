@@ -9,6 +9,7 @@ import torch
 from rlpd_gx import trees
 from rlpd_gx.envs.actions import uniform_actions
 from rlpd_gx.learner import QLearner
+from rlpd_gx.learner.policy import CategoricalPolicy
 from rlpd_gx.types import Array, Observation
 
 
@@ -26,11 +27,16 @@ class Uniform:
         explore: bool = True,
         generator: torch.Generator | None = None,
     ) -> Array:
-        """Uniform actions [L, ...], also where a Learner would take its most likely one."""
+        """Uniform actions [L, ...], also where a Learner would take its most likely one.
+
+        Where a Learner would draw from masks (`execution = resample`), they are uniform among the allowed actions.
+        """
         source = generator or self._learner.generator
-        seed = int(torch.randint(2**62, (), generator=source, device=source.device))
-        count = len(next(trees.leaves(observation)))
-        return uniform_actions(self._space, count, np.random.default_rng(seed))
+        chance = np.random.default_rng(int(torch.randint(2**62, (), generator=source, device=source.device)))
+        policy = self._learner.policy
+        if isinstance(policy, CategoricalPolicy) and (allowed := policy.allowed(safe_set)) is not None:
+            return np.array([chance.choice(np.flatnonzero(row)) for row in allowed.cpu()]) + policy.start
+        return uniform_actions(self._space, len(next(trees.leaves(observation))), chance)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._learner, name)
