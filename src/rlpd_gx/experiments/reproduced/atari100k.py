@@ -34,8 +34,8 @@ AHEAD, RANDOM_AHEAD = "RLPD-GX, look-ahead", "random policy, look-ahead"
 # Pong and Breakout (seed 0), and then tested against `full` on the games of tuning: docs/results.md.
 OUR_LEARNER = "rlpd-gx"
 CLONED = {"steps": 0, "warm_start_updates": 20_000, "utd": 1.0}  # cloning learns from the offline data alone
-# Under RAM rules all draw from the safe set: on the games of tuning the learner scored higher than when its proposals were
-# moved into it (results/learner-tried.jsonl). Look-ahead is too expensive to be asked about every action.
+# Under RAM rules all draw from the safe set. On the games of tuning the learner scored higher that way than with its
+# proposals moved into the set (results/learner-tried.jsonl). Look-ahead costs too much to ask it about every action.
 DRAWS: Settings = {"execution": "resample"}
 TABLES = {  # what the guard may use -> the learner; cloning of the same data and a random policy under the same guard
     "no guard": (
