@@ -19,17 +19,25 @@ def load_policy(spec: str, env: "gym.Env", seed: int) -> Callable[[Any], Any]:
     These are proposals: the guard of a folder's own policy is left out, that of the command decides. Where evaluations
     sample from a trained policy, as in Atari, this does too. Where it fails, the error is one sentence.
     """
-    policy = _named(spec, env, seed)
+    return NamedPolicy(spec, _named(spec, env, seed))
 
-    def act(observation: Any) -> Any:
+
+class NamedPolicy:
+    """A policy that says its name where it fails; the rest, such as the steps a planner simulated, is its own."""
+
+    def __init__(self, spec: str, policy: Callable[[Any], Any]) -> None:
+        self._spec, self._policy = spec, policy
+
+    def __call__(self, observation: Any) -> Any:
         try:
-            return policy(observation)
+            return self._policy(observation)
         except GxError:
             raise
         except Exception as error:
-            raise GxError(f"--policy {spec} {raised(error)}") from error
+            raise GxError(f"--policy {self._spec} {raised(error)}") from error
 
-    return act
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._policy, name)
 
 
 def _named(spec: str, env: "gym.Env", seed: int) -> Callable[[Any], Any]:
