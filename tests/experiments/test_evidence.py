@@ -166,6 +166,23 @@ def test_a_claim_does_not_wait_for_variants_it_is_not_about():
     assert words["Normalised median 1.25 (RAM rules)"] == Word.CONFIRMED
 
 
+def test_the_best_learned_guard_is_not_known_before_all_have_run():
+    rows = made_rows("guards", lambda game, v: 100.0, games=("Seaquest",))
+    for row in rows:
+        row["measured"]["ttfv"]["ttfv_restricted_mean_with_guard"] = (
+            900.0 if row["variant"] == "RLPD-GX" else 100.0
+        )
+    words = {
+        missing: [
+            v.word
+            for v in find("guards").show(Rows([r for r in rows if r["variant"] != missing])).verdicts
+            if "doubles" in v.claim
+        ]
+        for missing in ("", "classifier shield")
+    }
+    assert words == {"": [Word.CONFIRMED], "classifier shield": [Word.UNDECIDED]}
+
+
 def test_the_learner_stands_beside_cloning_in_every_table():
     rows = made_rows(
         "atari100k", lambda game, v: 50.0 if v.startswith("cloning") == (game == "Pong") else 10.0
