@@ -3,6 +3,8 @@
 import importlib
 import os
 import sys
+import sysconfig
+import traceback
 from collections.abc import Iterable
 from types import ModuleType
 from typing import Any
@@ -64,11 +66,17 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
 
 
 def raised(error: BaseException) -> str:
-    """`raised KeyError: 'x' (my_env.py, line 12)`: what external code raised, and where."""
-    trace = error.__traceback__
-    while trace is not None and trace.tb_next is not None:
-        trace = trace.tb_next
+    """`raised KeyError: 'x' (my_env.py, line 12)`: what external code raised, and where in it."""
+    frames = own_frames(error) or traceback.extract_tb(error.__traceback__)
     where = ""
-    if trace is not None and not isinstance(error, SyntaxError):
-        where = f" ({os.path.basename(trace.tb_frame.f_code.co_filename)}, line {trace.tb_lineno})"
+    if frames and not isinstance(error, SyntaxError):
+        where = f" ({os.path.basename(frames[-1].filename)}, line {frames[-1].lineno})"
     return f"raised {type(error).__name__}: {error}{where}"
+
+
+def own_frames(error: BaseException) -> list[traceback.FrameSummary]:
+    """The lines that led to an error and are neither ours nor of an installed package."""
+    others = tuple(sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib"))
+    ours = os.path.dirname(__file__)
+    frames = traceback.extract_tb(error.__traceback__)
+    return [frame for frame in frames if not frame.filename.startswith((ours, "<frozen", *others))]

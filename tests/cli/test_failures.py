@@ -53,7 +53,7 @@ def said(folder, *words):
 @pytest.mark.parametrize("command", COMMANDS)
 def test_an_environment_that_raises_is_shown_where_it_does(command, folder):
     lines = said(folder, *COMMANDS[command], "--env=own:Stuck")
-    assert lines[-1] == ("rlpd-gx: your own code failed: own.py, line 7, in step: RuntimeError: valve stuck")
+    assert lines[-1] == ("rlpd-gx: your own code raised RuntimeError: valve stuck (own.py, line 7)")
     assert 'raise RuntimeError("valve stuck")' in lines[-2]
     assert not any("site-packages" in line for line in lines)
 

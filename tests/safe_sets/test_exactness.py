@@ -42,12 +42,15 @@ def exact_excess(rows, x):
 # --- proposals far outside -----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
-@pytest.mark.parametrize("size", [1e5, 1e8, 1e13, 1e15, 1e30, 1e300])
+@pytest.mark.parametrize(
+    ("size", "dtype"),
+    [
+        *((size, dtype) for size in (1e5, 1e8, 1e13, 1e15, 1e30) for dtype in (np.float32, np.float64)),
+        (1e300, np.float64),
+    ],
+)
 @pytest.mark.parametrize("form", FORMS)
 def test_a_far_proposal_is_projected_like_a_near_one(form, size, dtype):
-    if size > float(np.finfo(dtype).max):
-        pytest.skip("no number of this dtype")
     safe, value = FORMS[form]
     whole = gx.Intersection(gx.Box([0.1, 0.1], [1.0, 1.0]), safe)
     for proposal in ([size, size], [size, -size], [size, size / 3], [-size, size]):

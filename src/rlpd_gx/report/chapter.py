@@ -17,7 +17,7 @@ class Word(StrEnum):
 
 @dataclass(frozen=True)
 class ClaimVerdict:
-    """A claim of the paper, and what our runs say."""
+    """A claim, of the paper or our own, and what our runs say."""
 
     word: Word
     claim: str

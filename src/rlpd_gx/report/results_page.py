@@ -36,7 +36,7 @@ def results_markdown(title: str, chapters: Sequence[Chapter]) -> str:
 
 def _verdicts(chapters: Sequence[Chapter]) -> Table:
     rows = [[c.title, v.claim, str(v.word)] for c in chapters for v in c.verdicts]
-    return Table("", ["experiment", "claim of the paper", "verdict"], rows)
+    return Table("", ["experiment", "claim", "verdict"], rows)
 
 
 def _markdown_table(table: Table) -> str:

@@ -1,7 +1,8 @@
 """RAM rules with their thresholds moved inwards, for margin scans.
 
 Their margins are capped at 0 where a prediction ends, so taking delta from them would forbid everything. What moves is
-the row of the table: how far it keeps from things, or what it keeps in hand.
+the row of the table: how far it keeps from things, or what it keeps in hand. This is not in `ram_rules.py`, because the
+code of that file is part of every rule's fingerprint, and a scan does not change what a rule allows.
 """
 
 from dataclasses import replace
@@ -23,7 +24,7 @@ def stricter(rule: Rule, delta: float) -> Rule:
 def _moved(row: RuleRow, delta: float) -> RuleRow:
     if row.kind == "collision":
         return replace(row, margin=row.margin + delta)
-    if row.kind == "must reach":  # there so many pixels earlier; the margin of such a row is in steps
+    if row.kind == "must reach":  # delta is in pixels, the margin of such a row in steps
         return replace(row, margin=row.margin + delta / row.speed)
     if row.kind == "resource":
         return replace(row, needs=f"({row.needs}) + {delta}")

@@ -35,7 +35,8 @@ AHEAD, RANDOM_AHEAD = "RLPD-GX, look-ahead", "random policy, look-ahead"
 OUR_LEARNER = "rlpd-gx"
 CLONED = {"steps": 0, "warm_start_updates": 20_000, "utd": 1.0}  # cloning learns from the offline data alone
 # Under RAM rules all draw from the safe set. On the games of tuning the learner scored higher that way than with its
-# proposals moved into the set (results/learner-tried.jsonl). Look-ahead costs too much to ask it about every action.
+# proposals moved into the set in four pairs of runs, and about the same in two (results/learner-tried.jsonl).
+# Look-ahead costs too much to ask it about every action.
 DRAWS: Settings = {"execution": "resample"}
 TABLES = {  # what the guard may use -> the learner; cloning of the same data and a random policy under the same guard
     "no guard": (

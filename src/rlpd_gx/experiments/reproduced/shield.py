@@ -69,6 +69,7 @@ def show(rows: Rows) -> Findings:
         ),
     ]
     values = {
+        "proposals corrected": lambda row: row["training"]["corrections"] / row["training"]["steps"],
         "TD error (scaled), last quarter": td_error,
         "Q variance (scaled), last quarter": q_variance,
         "Q above the return that followed": measured("optimism", "optimism"),
