@@ -5,6 +5,7 @@ space, a `SetForm` describes a convex set of a Box space. A new form is a subcla
 package; `maker(MyForm())` turns it into a function like `gx.bounds_rule`.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import ClassVar
 
@@ -18,7 +19,7 @@ from rlpd_gx.trees import Tree
 Columns = tuple[np.ndarray, ...]  # the answers for a batch of states, [B, ...] each
 
 
-class Form:
+class Form(ABC):
     """How to read what a rule's function returns.
 
     A subclass defines `name`, the methods of its family, and a docstring for the users of its maker.
@@ -38,9 +39,9 @@ class Form:
 class ActionForm(Form):
     """fn(state, action) -> an answer about that action."""
 
+    @abstractmethod
     def margins(self, answer: Tree) -> np.ndarray:
         """Checked margins [B] from the answers for B states."""
-        raise NotImplementedError
 
 
 class Predicate(ActionForm):
@@ -71,9 +72,9 @@ class SearchedMargin(Margin):
 class TableForm(Form):
     """fn(state) -> an answer about all actions of a finite space at once."""
 
+    @abstractmethod
     def table(self, answer: Tree) -> tuple[np.ndarray, bool]:
         """Checked margins [B, ...], and whether they are separate for each component of the action."""
-        raise NotImplementedError
 
 
 class MaskForm(TableForm):
