@@ -21,7 +21,7 @@ from rlpd_gx.guardian.reading import States, as_batch
 from rlpd_gx.guardian.single import Single
 from rlpd_gx.guardian.verdicts import VerdictBatch, own
 from rlpd_gx.rules import Atom, Rule, conjuncts, fingerprint
-from rlpd_gx.rules.forms import MaskForm, SetForm
+from rlpd_gx.rules.forms import Margins, MaskForm, SetForm
 from rlpd_gx.safe_sets import SafeSet
 from rlpd_gx.safe_sets.backend import to_numpy
 from rlpd_gx.safe_sets.mask import JOINT_LIMIT
@@ -184,11 +184,18 @@ class Guardian:
 
         Lazy rules are asked about every action, unlike in a verdict.
         """
-        return self._complete(States.many(states, _as_context(context)))
+        return self._complete(States.many(states, _as_context(context)), self._judge)
 
     def safe_set(self, state: State, *, context: ContextLike = None) -> SafeSet | None:
         """The safe set of one state."""
-        safe_sets = self._complete(States.one_state(state, _as_context(context)))
+        if self._memory is not None:
+            answers, blank = self._memory.answers(state), int(self.blank_actions(1)[0])
+            known = self._memory.safe_set(answers, blank)
+            if known is not None:
+                return known
+            safe_sets = self._complete(States.one_state(answers, NO_CONTEXT), self._memory.judge)
+        else:
+            safe_sets = self._complete(States.one_state(state, _as_context(context)), self._judge)
         return None if safe_sets is None else safe_sets[0]
 
     def distance(self, proposed: Action, action: Action) -> float:
@@ -219,9 +226,9 @@ class Guardian:
 
     # --- inside ------------------------------------------------------------------------------------------
 
-    def _complete(self, states: States) -> SafeSet | None:
-        blank = self._judge.well_formed(self.blank_actions(states.count))[0]
-        judgement = self._judge.judge(states, blank, None, complete=True)
+    def _complete(self, states: States, judge: Judge) -> SafeSet | None:
+        blank = judge.well_formed(self.blank_actions(states.count))[0]
+        judgement = judge.judge(states, blank, None, complete=True)
         if judgement.failures:
             row, reason = next(iter(judgement.failures.items()))
             raise GxError(f"state {row}: {reason}" if states.count > 1 else reason)
@@ -234,7 +241,7 @@ class Guardian:
         preference: np.ndarray | None,
         answers: Answers | None = None,
     ) -> VerdictBatch:
-        """`answers`: what mask rules have already returned, so that they are not called twice."""
+        """`answers`: what the rules have already returned, so that they are not called twice."""
         clock = Clock(self.deadline)
         judge, seen = self._judge, states
         if answers is not None:
@@ -376,10 +383,9 @@ class Guardian:
         )
 
     def _make_memory(self) -> Memory | None:
-        """Under plain mask rules on a Discrete space a verdict is a function of the masks and the proposal."""
+        """Under masks and margins on a Discrete space a verdict is a function of them and of the proposal."""
         plain = all(
-            isinstance(r, Atom) and isinstance(r.form, MaskForm) and not r.batched and not r.needs
-            for r in self.rules
+            isinstance(r, Atom) and isinstance(r.form, MaskForm | Margins) and not r.needs for r in self.rules
         )
         if plain and self.deadline is None and isinstance(self.action_space, gym.spaces.Discrete):
             assert isinstance(self._judge, FiniteJudge)
