@@ -82,10 +82,12 @@ class Adam:
         every = zip(self.parameters, gradients, self.mean, self.square, self.steps, strict=True)
         for parameter, gradient, mean, square, step in every:
             step += finite
+            # Stacked, they are computed once; alone, the compiler would compute them again for every few numbers.
+            powers = torch.stack([beta**step for beta in BETAS])
             mean += torch.where(finite, (1 - BETAS[0]) * (gradient - mean), 0.0)
             square += torch.where(finite, (1 - BETAS[1]) * (gradient.square() - square), 0.0)
-            size = (square / (1 - BETAS[1] ** step)).sqrt() + EPSILON
-            parameter -= torch.where(finite, self.learning_rate / (1 - BETAS[0] ** step) * mean / size, 0.0)
+            size = (square / (1 - powers[1])).sqrt() + EPSILON
+            parameter -= torch.where(finite, self.learning_rate / (1 - powers[0]) * mean / size, 0.0)
 
     def state(self) -> dict[str, Any]:
         """The moments by the number of their parameter, for a checkpoint."""
