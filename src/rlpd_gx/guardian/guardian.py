@@ -189,8 +189,8 @@ class Guardian:
     def safe_set(self, state: State, *, context: ContextLike = None) -> SafeSet | None:
         """The safe set of one state."""
         if self._memory is not None:
-            answers, blank = self._memory.answers(state), int(self.blank_actions(1)[0])
-            known = self._memory.safe_set(answers, blank)
+            answers = self._memory.answers(state)
+            known = self._memory.safe_set(answers)
             if known is not None:
                 return known
             safe_sets = self._complete(States.one_state(answers, NO_CONTEXT), self._memory.judge)

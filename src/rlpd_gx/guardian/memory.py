@@ -29,6 +29,7 @@ class Asked(NamedTuple):
     """A rule that is asked about one state, and what its usual answer is: a mask, or margins."""
 
     rule: RuleFunction
+    batched: bool
     dtype: DType
     shape: tuple[int, ...]
 
@@ -80,15 +81,18 @@ class Memory:
         self.masks = all(isinstance(a.form, MaskForm) for a in atoms)
         self.rules = tuple(
             Asked(
-                partial(_of_one, a.fn) if a.batched else a.fn,
+                a.fn,
+                a.batched,
                 BOOL if isinstance(a.form, MaskForm) else FLOAT,
                 (1, judge.n) if a.batched else (judge.n,),
             )
             for a in atoms
         )
+        self.batched = any(a.batched for a in atoms)
+        self.first_action = int(judge.catalogue[0])
         # The same judge, with the rules' answers as the state: no rule is called twice.
         read = [
-            Atom(_Answer(i, asked, a.batched), a.form, a.name, a.batched, shift=a.shift)
+            Atom(_Answer(i, asked), a.form, a.name, a.batched, shift=a.shift)
             for i, (a, asked) in enumerate(zip(atoms, self.rules, strict=True))
         ]
         self.judge = FiniteJudge(judge.space, read, judge.embedding)
@@ -102,7 +106,7 @@ class Memory:
         A closure, because attribute lookups would be a large part of the cost of a verdict.
         """
         known, make, ask, parts = self.known, self._made, self._ask, self._parts
-        array, whole, protected, rules = np.ndarray, WHOLE, read_only, self.rules
+        array, whole, protected, rules, some_batched = np.ndarray, WHOLE, read_only, self.rules, self.batched
 
         def certify(
             state: State,
@@ -120,8 +124,9 @@ class Memory:
                 seen = protected(state)
             key, unusual = proposed, None
             try:
-                for rule, dtype, shape in rules:
-                    answer = rule(seen)
+                alone = protected(batch_of_one(seen)) if some_batched else None
+                for rule, batched, dtype, shape in rules:
+                    answer = rule(alone if batched else seen)
                     if answer.__class__ is not array or answer.dtype is not dtype or answer.shape != shape:
                         unusual = _said(answer)
                         break
@@ -146,9 +151,9 @@ class Memory:
         """What every rule says of a state."""
         return self._ask(read_only(state), [])
 
-    def safe_set(self, answers: Answers, proposed: Action) -> SafeSet | None:
-        """The safe set of these answers from the verdict on some proposal; None if the uncached path must find it."""
-        key = proposed
+    def safe_set(self, answers: Answers) -> SafeSet | None:
+        """The safe set of these answers, from a verdict under them; None if the uncached path must find it."""
+        key: Key = self.first_action
         for answer in answers:
             if not isinstance(answer, bytes):
                 return None
@@ -158,9 +163,9 @@ class Memory:
 
     def _ask(self, state: State, answers: Answers) -> Answers:
         """The answers of the first rules, and of the rest."""
-        for rule, dtype, shape in self.rules[len(answers) :]:
+        for rule, batched, dtype, shape in self.rules[len(answers) :]:
             try:
-                answer = rule(state)
+                answer = rule(read_only(batch_of_one(state)) if batched else state)
                 usual = answer.__class__ is np.ndarray and answer.dtype is dtype and answer.shape == shape
                 answers.append(answer.tobytes() if usual else _said(answer))
             except Exception as error:
@@ -220,19 +225,14 @@ class Memory:
                 self.audit.record(verdict, times)
 
 
-def _of_one(rule: RuleFunction, state: State) -> Any:
-    """The answer of a batched rule for one state, [1, ...]."""
-    return rule(read_only(batch_of_one(state)))
-
-
 class _Answer:
     """A rule that returns the stored answer of rule number `index`."""
 
-    def __init__(self, index: int, asked: Asked, batched: bool) -> None:
-        self.index, self.asked, self.batched = index, asked, batched
+    def __init__(self, index: int, asked: Asked) -> None:
+        self.index, self.asked = index, asked
 
     def __call__(self, state: Any) -> Any:
-        answers: Answers = state[0] if self.batched else state
+        answers: Answers = state[0] if self.asked.batched else state
         said = answers[self.index]
         if isinstance(said, bytes):
             return np.frombuffer(said, self.asked.dtype).reshape(self.asked.shape)
