@@ -51,7 +51,7 @@ class PolicyNetwork(nn.Module, ABC):
         self.generator = torch.Generator(self.device).manual_seed(seed)
         self.to(self.device)
 
-    @torch.no_grad()
+    @torch.inference_mode()
     def act(
         self,
         observation: Observation,

@@ -141,8 +141,10 @@ class Mask(SafeSet):
 
     @classmethod
     def from_code(cls, code: Array, spec: Spec) -> Self:
-        halves = np.split(to_numpy(code), 2, axis=-1)
-        bits = [np.unpackbits(half, axis=-1, count=spec["n"]) for half in halves]
+        code, half = to_numpy(code), cls.code_width(spec) // 2
+        bits = [
+            np.unpackbits(part, axis=-1, count=spec["n"]) for part in (code[..., :half], code[..., half:])
+        ]
         return cls(*bits, start=spec.get("start", 0), nvec=spec.get("nvec"))
 
     def decode(self, code: Array) -> "Mask":
