@@ -53,6 +53,7 @@ class Ring:
         )
         self._columns = self.timeline.columns()
         self._dtypes = layout.columns()
+        self._observed = {name for name in self._dtypes if name.startswith("observation")}
         self._first_row = np.arange(num_envs) * rows_per_env
         # rows ever begun in each env: row n is at n % rows_per_env
         self._written = np.zeros(num_envs, np.int64)
@@ -194,14 +195,15 @@ class Ring:
         for name, value in values.items():
             dtype, array = self._dtypes[name], np.asarray(value)
             expected = (self.num_envs, *dtype.shape)
-            if array.shape != expected or not np.can_cast(array.dtype, dtype.base, "same_kind"):
+            fits = array.dtype == dtype.base or np.can_cast(array.dtype, dtype.base, "same_kind")
+            if array.shape != expected or not fits:
                 raise GxError(f"{name} must be {dtype.base} {expected}, got {array.dtype} {array.shape}")
             checked[name] = array
         return checked
 
     def _checked_arrival(self, observation: Observation, safe_set: npt.ArrayLike | None) -> dict[str, Array]:
         parts = trees.named_leaves(observation, "observation")
-        if parts.keys() != {name for name in self._dtypes if name.startswith("observation")}:
+        if parts.keys() != self._observed:
             raise GxError(f"the observation must be {self.layout.observation}, got {sorted(parts)}")
         if safe_set is None:  # zeros until it is completed: the row may still hold the set of an older state
             code = self._dtypes["safe_set"]
