@@ -128,8 +128,9 @@ def restore(trainer: Trainer, state: dict[str, Any]) -> list[str]:
     trainer.hybrid.load_state(state["hybrid"])
     trainer.generator.bit_generator.state = state["generator"]
     trainer.window.load_state(state["window"])
-    for name in ("step", "warm_updates", "owed_updates", "updates", "seconds"):
+    for name in ("step", "warm_updates", "owed_updates", "updates"):
         setattr(trainer, name, state[name])
+    trainer.seconds |= state["seconds"]
     trainer.last_score = np.nan if state["last_score"] is None else state["last_score"]
     if state["last_evaluation"] is not None:
         trainer.last_evaluation = Evaluation.from_state(state["last_evaluation"])

@@ -31,6 +31,7 @@ from rlpd_gx.replay.ring import Ring
 from rlpd_gx.trees import Json
 from rlpd_gx.types import Array, Batch, Tally, Transition
 
+PARTS = ("environment", "update", "evaluation", "checkpoint")  # of a run, timed apart
 CALIBRATION_BLOCKS = 50
 EVALUATION_SEED = 1_000_000  # evaluations begin from states that training never begins from
 
@@ -84,8 +85,8 @@ class Trainer:
         self.dss, self.dts = task.dss(), task.dts()
         self.step, self.warm_updates, self.owed_updates, self.updates = 0, 0, 0, 0
         self.window = Window()
-        self.seconds = {"environment": 0.0, "update": 0.0, "evaluation": 0.0, "checkpoint": 0.0, "total": 0.0}
-        self._counted_until = time.perf_counter()  # in seconds["total"]
+        self.seconds = dict.fromkeys((*PARTS, "total", "processor"), 0.0)
+        self._counted_until = _clocks()  # in seconds["total"] and ["processor"]
         self.stop_signal: int | None = None
         self.probe_set: Batch[Array] | None = None
         self.last_evaluation: Evaluation | None = None
@@ -196,7 +197,7 @@ class Trainer:
 
     def train(self, save: Save) -> Json:
         """Go on to the end; `save(trainer)` makes a checkpoint. Returns the result."""
-        run, self._counted_until = self.task.config.run, time.perf_counter()
+        run, self._counted_until = self.task.config.run, _clocks()
         with self.signals():
             self.warm_start(save)
             while self.step < run.steps and self.stop_signal is None:
@@ -325,9 +326,10 @@ class Trainer:
         return [layer.audit for layer in self.environments.guarded]
 
     def count_time(self) -> None:
-        """Bring the total up to date: what a checkpoint holds is never less than the sum of its parts."""
-        now = time.perf_counter()
-        self.seconds["total"] += now - self._counted_until
+        """Bring the totals up to date: what a checkpoint holds is never less than the sum of its parts."""
+        now = _clocks()
+        for name in now:
+            self.seconds[name] += now[name] - self._counted_until[name]
         self._counted_until = now
 
     @contextmanager
@@ -357,6 +359,11 @@ class Trainer:
         finally:
             for number, handler in before.items():
                 signal.signal(number, handler)
+
+
+def _clocks() -> dict[str, float]:
+    """Seconds that pass, and those in which this process computes: it may be paused, or share its processor."""
+    return {"total": time.perf_counter(), "processor": time.process_time()}
 
 
 class Stopped(Exception):
