@@ -215,3 +215,26 @@ def test_simulated_frames_are_divided_by_the_decisions_they_were_simulated_for()
         row["outside"]["evaluation"]["executed"] = 4_000
     table = find("planning").show(Rows(rows)).tables[0]
     assert [line[-1] for line in table.rows[:2]] == ["40", "40"]  # 10 steps of 4 frames
+
+
+def test_a_score_is_taken_apart_into_pace_and_unsafe_events():
+    row = {
+        "returns": [30.0, 10.0],
+        "evaluation": {"steps": 8_000, "unsafe_events": 4},
+        "unsafe_events_watched": True,
+    }
+    assert evidence.score_rate(row) == pytest.approx(5.0)
+    assert evidence.event_rate(row) == pytest.approx(0.5)
+    assert evidence.event_rate(row | {"unsafe_events_watched": False}) is None
+    assert (
+        evidence.score_rate(row | {"evaluation": {}}) is evidence.event_rate(row | {"evaluation": {}}) is None
+    )
+
+
+def test_more_points_per_step_is_not_fewer_unsafe_events():
+    rows = made_rows("ablation", lambda game, variant: 5.0 if variant == ablation.RANDOM.name else 50.0)
+    words = {v.claim: v.word for v in ablation.show(Rows(rows)).verdicts if v.claim.startswith("Our own")}
+    assert sorted(words.values()) == [
+        Word.CONFIRMED,
+        Word.UNDECIDED,
+    ]  # every made row has the same unsafe events

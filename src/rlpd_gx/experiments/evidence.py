@@ -62,6 +62,20 @@ def score(row: Json) -> float:
     return row["score"]
 
 
+def score_rate(row: Json) -> float | None:
+    """Points in 1,000 steps of the final evaluation."""
+    steps = row["evaluation"].get("steps")
+    return 1_000 * sum(row["returns"]) / steps if steps else None
+
+
+def event_rate(row: Json) -> float | None:
+    """Unsafe events in 1,000 steps of the final evaluation, where the task reports them."""
+    steps = row["evaluation"].get("steps")
+    return (
+        1_000 * row["evaluation"]["unsafe_events"] / steps if steps and row["unsafe_events_watched"] else None
+    )
+
+
 def measured(measurement: str, name: str) -> Value:
     """A number of a measurement, where it could be made; the last one of a curve."""
 

@@ -3,7 +3,16 @@
 from functools import partial
 
 from rlpd_gx.experiments import reported, showing
-from rlpd_gx.experiments.evidence import GAMES_FOR_A_CLAIM, Rows, better, score, together
+from rlpd_gx.experiments.evidence import (
+    GAMES_FOR_A_CLAIM,
+    Rows,
+    better,
+    event_rate,
+    lower,
+    score,
+    score_rate,
+    together,
+)
 from rlpd_gx.experiments.experiment import RANDOM, Experiment, Findings, Request, Variant, atari_runs
 from rlpd_gx.experiments.plan import Planned
 from rlpd_gx.report.chapter import ClaimVerdict, Word
@@ -53,7 +62,30 @@ def show(rows: Rows) -> Findings:
             points[RANDOM.name],
         ),
     ]
-    tables = [showing.score_table(rows, NAMES, "ablation"), showing.safety_table(rows, NAMES)]
+    asked_later = "Our own, asked after these runs"
+    pace, events = (
+        [rows.points(name, value) for name in (FULL, RANDOM.name)] for value in (score_rate, event_rate)
+    )
+    verdicts += [
+        above(
+            f"{asked_later}: {FULL} has more points per step than a random policy under the same guard", *pace
+        ),
+        lower(
+            f"{asked_later}: {FULL} has fewer unsafe events per step than that random policy",
+            *events,
+            least_games=GAMES_FOR_A_CLAIM,
+        ),
+    ]
+    tables = [
+        showing.score_table(rows, NAMES, "ablation"),
+        showing.value_table(
+            "What a score is made of: how fast points come, and how often something unsafe happens",
+            rows,
+            NAMES,
+            {"points per 1,000 steps": score_rate, "unsafe events per 1,000 steps": event_rate},
+        ),
+        showing.safety_table(rows, NAMES),
+    ]
     return Findings(verdicts, tables, [showing.score_bars(rows, NAMES)])
 
 
