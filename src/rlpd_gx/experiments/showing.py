@@ -208,7 +208,8 @@ def notes(rows: Rows) -> list[str]:
     )
     if few < evidence.SEEDS_FOR_A_CLAIM:
         said.append(
-            f"Fewer than {evidence.SEEDS_FOR_A_CLAIM} seeds somewhere: those points are shown, and nothing is claimed from them."
+            f"Fewer than {evidence.SEEDS_FOR_A_CLAIM} seeds somewhere: those points are shown, and nothing is claimed "
+            "from them."
         )
     for variant in rows.labels("variant"):
         kinds = {_what_differs(row) for row in rows.of(variant=variant).rows}
