@@ -128,6 +128,11 @@ def show(rows: Rows) -> Findings:
     ]  # fmt: skip
     drawn = rows.points(DRAWN, score)
     verdicts += [
+        judged(
+            "Our own, asked after these runs: Guardian's time to the first violation is longer than that of a random "
+            "policy under the same guard",
+            ratio(times[GUARDIAN], times[RANDOM.name]), 1.0, "ratio",
+        ),
         better(
             "Our own: drawing from the safe set scores higher than moving proposals into it",
             drawn,
@@ -138,7 +143,7 @@ def show(rows: Rows) -> Findings:
             drawn,
             rows.points(MASK, score),
         ),
-    ]
+    ]  # fmt: skip
     values = {
         "TD error (scaled), last quarter": td_error,
         "Q variance (scaled), last quarter": q_variance,
