@@ -87,7 +87,7 @@ def row_of(planned: Planned, path: Path, experiment: str) -> Json:
 
 def _cost(seconds: Json) -> float:
     """Processor time of a run; folders of earlier versions only have the time that passed."""
-    return float(seconds.get("processor", seconds["total"]))
+    return seconds["processor" if "processor" in seconds else "total"]
 
 
 def measured(path: Path) -> Json:
