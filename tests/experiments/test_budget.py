@@ -21,7 +21,7 @@ def sweep(name, tables, games=("Freeway",), seeds=1):
 
 def test_without_finished_runs_the_time_is_unknown(tmp_path):
     (found,) = budgets([sweep("ablation", tmp_path)], [])
-    assert found == Budget("ablation", 6, 6, 300_000, None)
+    assert found == Budget("ablation", 6, 6, 300_000, 0.0, 6)
     assert str(found) == "ablation: 6 of 6 runs to do, 300,000 steps, time unknown"
 
 
@@ -35,7 +35,21 @@ def test_the_speed_is_that_of_the_runs_most_alike(tmp_path):
     (found,) = budgets([sweep("ablation", tmp_path)], rows)
     assert found.minutes == 50_000 / 20_000 * (5 * 600 + 1200) / 60
     (ahead,) = budgets([sweep("planning", tmp_path)], rows)
-    assert ahead.minutes is None  # look-ahead is slower than any of these
+    assert ahead.unknown == ahead.runs  # look-ahead is slower than any of these
+
+
+def test_cloning_takes_as_long_as_other_cloning_and_an_unknown_part_does_not_hide_the_rest(tmp_path):
+    rows = made_rows("atari100k", lambda game, variant: 1.0, seeds=1, games=("Pong",))
+    for row in rows:
+        row["training"], row["seconds"] = {"steps": 100_000}, 300.0
+        if "cloning" in row["variant"]:
+            row["training"], row["seconds"] = {"steps": 0}, 120.0
+    (found,) = budgets([sweep("atari100k", tmp_path)], rows)
+    assert (found.minutes, found.unknown) == ((3 * 120 + 5 * 300) / 60, 0)
+    rows = [row for row in rows if row["table"] != "privileged look-ahead"]
+    (found,) = budgets([sweep("atari100k", tmp_path)], rows)
+    assert (found.runs, found.minutes, found.unknown) == (8, (2 * 120 + 3 * 300) / 60, 3)
+    assert str(found).endswith("about 19 core-minutes and 3 runs of unknown time")
 
 
 def test_a_run_that_two_experiments_share_is_paid_for_once(tmp_path):

@@ -75,7 +75,7 @@ def reproduce(
 
 
 def _print_plan(sweeps: "list[Sweep]", tables: Path) -> None:
-    from rlpd_gx.experiments.budget import budgets
+    from rlpd_gx.experiments.budget import budgets, duration
     from rlpd_gx.experiments.reproduced import NAMES
     from rlpd_gx.experiments.rows import Table
 
@@ -83,11 +83,8 @@ def _print_plan(sweeps: "list[Sweep]", tables: Path) -> None:
     found = budgets(sweeps, finished)
     print(*found, sep="\n")
     if len(found) > 1:
-        minutes = [one.minutes for one in found]
-        whole = "" if None in minutes else f", about {sum(m or 0 for m in minutes):,.0f} core-minutes"
-        print(
-            f"together: {sum(one.runs for one in found)} runs, {sum(one.steps for one in found):,} steps{whole}"
-        )
+        runs, steps = sum(one.runs for one in found), sum(one.steps for one in found)
+        print(f"together: {runs} runs, {steps:,} steps, {duration(found)}")
     print(
         f"speeds: {len(finished)} rows in {tables}; training with its evaluations, without the measurements after it"
     )

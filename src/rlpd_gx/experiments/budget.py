@@ -20,12 +20,22 @@ class Budget:
     runs: int
     """To do; those that an earlier experiment of the plan trains are left out."""
     steps: int
-    minutes: float | None
-    """Of one core; None where no finished run is alike."""
+    minutes: float
+    """Of one core, without the runs of unknown time."""
+    unknown: int
+    """Runs to do that no finished run is like."""
 
     def __str__(self) -> str:
-        time = "time unknown" if self.minutes is None else f"about {self.minutes:,.0f} core-minutes"
-        return f"{self.name}: {self.runs} of {self.planned} runs to do, {self.steps:,} steps, {time}"
+        runs = f"{self.name}: {self.runs} of {self.planned} runs to do, {self.steps:,} steps"
+        return f"{runs}, {duration([self])}"
+
+
+def duration(budgets: Sequence[Budget]) -> str:
+    """What is known of the time that these take."""
+    unknown, minutes = sum(one.unknown for one in budgets), sum(one.minutes for one in budgets)
+    if unknown and unknown == sum(one.runs for one in budgets):
+        return "time unknown"
+    return f"about {minutes:,.0f} core-minutes" + (f" and {unknown} runs of unknown time" if unknown else "")
 
 
 def budgets(sweeps: Sequence[Sweep], finished: Sequence[Json]) -> list[Budget]:
@@ -37,11 +47,11 @@ def budgets(sweeps: Sequence[Sweep], finished: Sequence[Json]) -> list[Budget]:
         jobs = [planned for planned in left if planned.fingerprint not in known]
         known |= {planned.fingerprint for planned in jobs}
         times = [_seconds(planned, finished) for planned in jobs]
-        minutes = None if None in times else sum(time or 0.0 for time in times) / 60
+        minutes = sum(time for time in times if time is not None) / 60
         steps = sum(planned.config.run.steps for planned in jobs)
         # with those forked from
         planned_runs = len({planned.fingerprint for planned in [*sweep.plan, *left]})
-        found.append(Budget(sweep.name, planned_runs, len(jobs), steps, minutes))
+        found.append(Budget(sweep.name, planned_runs, len(jobs), steps, minutes, times.count(None)))
     return found
 
 
@@ -54,6 +64,10 @@ def _seconds(planned: Planned, finished: Iterable[Json]) -> float | None:
             for row in guarded_by
             if all(name in row and row[name] == planned.labels.get(name) for name in labels)
         ]
-        if steps := sum(row["training"]["steps"] for row in alike):
+        if not planned.config.run.steps:  # it only clones, as those without steps did
+            alike = [row for row in alike if not row["training"]["steps"]]
+            if alike:
+                return sum(row["seconds"] for row in alike) / len(alike)
+        elif steps := sum(row["training"]["steps"] for row in alike):
             return planned.config.run.steps * sum(row["seconds"] for row in alike) / steps
     return None
