@@ -10,7 +10,7 @@ export OMP_WAIT_POLICY := PASSIVE
 
 help:
 	@echo "make run        watch Pong being learned, guarded beside unguarded"
-	@echo "make test       the whole test-suite (under 10 minutes on 2 cores)"
+	@echo "make test       the test suite (about 10 minutes on 2 cores)"
 	@echo "make test-long  the tests that take minutes each"
 	@echo "make torture    attack the promises of the README (MINUTES=10)"
 	@echo "make docs       the documentation as a site, in site/"

@@ -1,7 +1,7 @@
 """Attacks on the promises of the README, counted from outside the code under test.
 
 Each module beside this one attacks one promise and has `run(seconds, seed) -> list[Row]`. `python -m torture` runs
-them all and prints one table; `tests/test_torture.py` runs a short slice.
+them all and prints one table; `make test` runs a short slice.
 """
 
 from dataclasses import dataclass, field

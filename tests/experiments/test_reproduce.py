@@ -47,6 +47,11 @@ def test_every_run_has_one_row_with_all_that_it_needs(smoke):
     assert "impossible as stated: Guardian > DTS > DSS in every game" in said
 
 
+def test_help_names_every_experiment():
+    said = " ".join(reproduce("--help").stdout.split())
+    assert f"{', '.join(NAMES)}, or all" in said
+
+
 def test_no_violation_in_any_guarded_run(smoke):
     out, _, _ = smoke
     counted = executed = 0

@@ -55,6 +55,18 @@ def test_page_and_markdown_have_every_experiment(results, monkeypatch):
     assert "\n|" in text
 
 
+def test_the_command_asks_for_data_where_somebody_brought_it(tmp_path, monkeypatch):
+    rows = made_rows("constraints", lambda game, variant: 1.0, games=("Hopper",))
+    for row in rows:
+        row["settings"]["offline"] = "hopper-v5-ladder.hdf5"
+    write(tmp_path, "constraints", rows)
+    write(tmp_path, "shield", made_rows("shield", lambda game, variant: 1.0, games=("Freeway",)))
+    assert run(monkeypatch, "report", tmp_path, "--markdown", "--out", tmp_path / "RESULTS.md") == 0
+    text = (tmp_path / "RESULTS.md").read_text()
+    assert "reproduce constraints --scale cpu --games Hopper --data FOLDER\n" in text
+    assert "reproduce shield --scale cpu --games Freeway\n" in text
+
+
 def test_a_folder_without_tables_is_one_sentence(tmp_path, monkeypatch, capsys):
     assert run(monkeypatch, "report", tmp_path) == 2
     assert "holds no table of an experiment" in capsys.readouterr().err

@@ -8,6 +8,7 @@ import numpy as np
 from rlpd_gx.experiments import evidence, reported
 from rlpd_gx.experiments.evidence import Curve, Interval, Rows, Value
 from rlpd_gx.experiments.experiment import Experiment
+from rlpd_gx.experiments.plan import BUNDLED
 from rlpd_gx.report.chapter import Chapter, Figure, Table
 from rlpd_gx.report.charts import COLOURS, Bars, Series, number
 from rlpd_gx.trees import Json
@@ -19,7 +20,7 @@ def chapter(experiment: Experiment, rows: Rows) -> Chapter:
     """What an experiment shows, with the facts of its runs."""
     found, games = experiment.show(rows), " ".join(rows.games)
     commands = [
-        f"rlpd-gx reproduce {experiment.name} --scale {scale} --games {games}"
+        f"rlpd-gx reproduce {experiment.name} --scale {scale} --games {games}{_data(rows.of(scale=scale))}"
         for scale in rows.labels("scale")
     ]
     commands += [row["command"] for row in rows.rows[:1]]
@@ -30,12 +31,18 @@ def chapter(experiment: Experiment, rows: Rows) -> Chapter:
     )  # fmt: skip
 
 
+def _data(rows: Rows) -> str:
+    """The flag for offline data that a person brought: neither a set of the package nor recorded by smoke runs."""
+    names = {row["settings"].get("offline", "") for row in rows.rows if row["scale"] != "smoke"}
+    return "" if all((BUNDLED / name).is_dir() for name in names) else " --data FOLDER"
+
+
 def cell(points: Sequence[float]) -> str:
     """`1,234 [1,100, 1,400]` from five seeds or more; one number where all are the same; otherwise the points."""
     if not points:
         return "–"
     if len(points) > 1 and min(points) == max(points):  # their spread says nothing about the next seed
-        return short(points[0])
+        return f"{short(points[0])} (each seed)"
     found = evidence.mean(points)
     if not found.is_known:
         return ", ".join(map(short, points))

@@ -7,7 +7,11 @@ from rlpd_gx.report.chapter import Chapter, ClaimVerdict, Figure, Table
 from rlpd_gx.report.charts import bar_legend, bars, chart, legend
 from rlpd_gx.report.page import document, section
 
-ABOUT = "Figures of the paper are shown as it reports them. Ours come from the runs listed below each table."
+ABOUT = (
+    "Figures of the paper are shown as it reports them. Ours come from the runs listed below each table. "
+    "A violation is a forbidden action that ran while an allowed one existed; an unsafe event is what rules should "
+    "prevent, such as a lost life."
+)
 
 
 def results_page(title: str, chapters: Sequence[Chapter]) -> str:

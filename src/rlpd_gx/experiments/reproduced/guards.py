@@ -121,16 +121,16 @@ def show(rows: Rows) -> Findings:
             rows, GUARDIAN, OTHERS, margins, better,
         ),
         judged(
-            "Guardian more than doubles the time to the first violation of the best learned guard "
-            f"(the paper: {PAPER_RATIO:.2f} times)",
+            "Guardian more than doubles the time to the first unsafe event of the best learned guard "
+            f"(the paper, which says violation: {PAPER_RATIO:.2f} times)",
             longer, 2.0, f"ratio to {learned}",
         ),
     ]  # fmt: skip
     drawn = rows.points(DRAWN, score)
     verdicts += [
         judged(
-            "Our own, asked after these runs: Guardian's time to the first violation is longer than that of a random "
-            "policy under the same guard",
+            "Our own, asked after these runs: Guardian's time to the first unsafe event is longer than that of a "
+            "random policy under the same guard",
             ratio(times[GUARDIAN], times[RANDOM.name]), 1.0, "ratio",
         ),
         better(
