@@ -74,6 +74,8 @@ class Variant:
 
 RANDOM = Variant("random policy, same guard", "full", {"guard": "random"})
 """Stands beside every guarded score: what the guard alone is worth."""
+DRAWN = Variant("RLPD-GX, drawn from the safe set", values={"backup": "renormalise", "execution": "resample"})
+"""Our own: proposals, and the actions of the backup, are drawn from the safe set instead of being moved into it."""
 
 
 @dataclass(frozen=True)

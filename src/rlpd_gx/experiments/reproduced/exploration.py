@@ -2,7 +2,7 @@
 
 from rlpd_gx.experiments import reported, showing
 from rlpd_gx.experiments.evidence import Rows, against_each, better, judged, measured, measured_curve, ratio
-from rlpd_gx.experiments.experiment import RANDOM, Experiment, Findings, Request, Variant, atari_runs
+from rlpd_gx.experiments.experiment import DRAWN, RANDOM, Experiment, Findings, Request, Variant, atari_runs
 from rlpd_gx.experiments.plan import Planned
 
 GUARDIAN, ONLINE, OFFLINE = "RLPD-GX", "online, no guard", "offline only"
@@ -12,6 +12,7 @@ VARIANTS = (
     *(Variant(name, values={"guard": guard}) for name, guard in SAFETY.items()),
     Variant(ONLINE, values={"guard": "online"}),
     Variant(OFFLINE, values={"guard": "offline"}),
+    DRAWN,
     RANDOM,
 )
 NAMES = [variant.name for variant in VARIANTS]
@@ -21,7 +22,7 @@ NOVELTY, SUPPORT_KL = measured("novelty", "action_novelty_rate"), measured("supp
 
 
 def plan(request: Request) -> list[Planned]:
-    """Six variants and a random policy in Seaquest; the guards share their runs with `guards`."""
+    """Seven variants and a random policy in Seaquest; the guards share their runs with `guards`."""
     games = ("Freeway",) if request.scale.name == "smoke" else ("Seaquest",)
     return atari_runs(request, request.choose(games), VARIANTS, 100_000, measure=MEASURE)
 
@@ -39,6 +40,8 @@ def show(rows: Rows) -> Findings:
     for what, value in (("action novelty", NOVELTY), ("support KL", SUPPORT_KL)):
         claim = f"Guardian has the highest {what} of the safe methods"
         verdicts.append(against_each(claim, rows, GUARDIAN, (*SAFETY, OFFLINE), value, better))
+        claim = f"Our own: {what} is higher where proposals are drawn from the safe set, not moved into it"
+        verdicts.append(better(claim, rows.points(DRAWN.name, value), rows.points(GUARDIAN, value)))
     paper = reported.tables()["exploration_seaquest"]["RLPD-GX"]
     values = {
         "coverage (codes)": COVERAGE,

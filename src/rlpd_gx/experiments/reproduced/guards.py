@@ -19,7 +19,7 @@ from rlpd_gx.experiments.evidence import (
     score,
     training_curve,
 )  # fmt: skip
-from rlpd_gx.experiments.experiment import RANDOM, Experiment, Findings, Request, Variant, atari_runs
+from rlpd_gx.experiments.experiment import DRAWN, RANDOM, Experiment, Findings, Request, Variant, atari_runs
 from rlpd_gx.experiments.plan import Planned
 from rlpd_gx.report.chapter import Figure
 from rlpd_gx.report.charts import COLOURS, Series
@@ -34,12 +34,10 @@ OTHERS = {
     "classifier shield": "classifier",
 }
 LEARNED = ("CMDP-Lagrangian", "classifier shield")
-# our own: proposals, and the actions of the backup, are drawn from the safe set instead of being moved into it
-DRAWN = "RLPD-GX, drawn from the safe set"
 VARIANTS = (
     Variant(GUARDIAN),
     *(Variant(name, values={"guard": guard}) for name, guard in OTHERS.items()),
-    Variant(DRAWN, values={"backup": "renormalise", "execution": "resample"}),
+    DRAWN,
     RANDOM,
 )
 NAMES = [variant.name for variant in VARIANTS]
@@ -126,7 +124,7 @@ def show(rows: Rows) -> Findings:
             longer, 2.0, f"ratio to {learned}",
         ),
     ]  # fmt: skip
-    drawn = rows.points(DRAWN, score)
+    drawn = rows.points(DRAWN.name, score)
     verdicts += [
         judged(
             "Our own, asked after these runs: Guardian's time to the first unsafe event is longer than that of a "
