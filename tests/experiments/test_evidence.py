@@ -205,6 +205,15 @@ def test_a_table_of_some_games_claims_nothing_though_another_has_all():
     assert "a claim needs 26 games; so far mean over 1 games" in of_one_game.reason
 
 
+@pytest.mark.parametrize(("in_boxing", "word"), [(50.0, Word.CONFIRMED), (20.0, Word.NOT_CONFIRMED)])
+def test_from_pixels_the_best_published_agent_is_the_measure_in_every_game(in_boxing, word):
+    best = {game: max(agents.values()) for game, agents in reported.tables()["pixels"]["games"].items()}
+    assert best["Boxing"] == 35.7  # SPR's; above DER and DrQ(eps), so 20 is not enough
+    rows = made_rows("pixels", lambda game, variant: in_boxing if game == "Boxing" else 30.0)
+    higher, pong = chapter(find("pixels"), Rows(rows)).verdicts
+    assert (higher.word, pong.word) == (word, Word.CONFIRMED)
+
+
 def test_simulated_frames_are_divided_by_the_decisions_they_were_simulated_for():
     """Those of training and of all evaluations, not of the last one alone."""
     rows = made_rows("planning", lambda game, variant: 100.0, games=("Boxing",))

@@ -18,7 +18,7 @@ def reproduce(
         str,
         Argument(
             "ablation, shield, guards, exploration, atari100k, guard-scores, dts-early, dts-late, dss, backup, "
-            "constraints, planning, adroit, or all; several with commas share their runs."
+            "constraints, planning, adroit, pixels, or all; several with commas share their runs."
         ),
     ],
     scale: Annotated[

@@ -8,7 +8,7 @@ from rlpd_gx.loading import did_you_mean
 
 NAMES = (
     "ablation", "shield", "guards", "exploration", "atari100k", "guard-scores", "dts-early", "dts-late",
-    "dss", "backup", "constraints", "planning", "adroit",
+    "dss", "backup", "constraints", "planning", "adroit", "pixels",
 )  # fmt: skip
 
 
