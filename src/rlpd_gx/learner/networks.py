@@ -166,14 +166,17 @@ def random_shift(images: Tensor, pixels: int, generator: torch.Generator) -> Ten
     if not pixels:
         return images
     count, _, height, width = images.shape
-    shift = torch.randint(-pixels, pixels + 1, (2, count, 1), generator=generator, device=generator.device)
-    rows, columns = (
-        (torch.arange(size) + moved).clamp_(0, size - 1).to(images.device)
-        for size, moved in zip((height, width), shift.cpu(), strict=True)
-    )
-    every = torch.arange(count, device=images.device)[:, None, None, None]
-    channel = torch.arange(images.shape[1], device=images.device)[None, :, None, None]
-    return images[every, channel, rows[:, None, :, None], columns[:, None, None, :]]
+    drawn = torch.randint(2 * pixels + 1, (2, count), generator=generator, device=generator.device)
+    rows, columns = drawn.to(images.device)
+    windows = _bordered(_bordered(images, 2, pixels), 3, pixels).unfold(2, height, 1).unfold(3, width, 1)
+    return windows[torch.arange(count, device=images.device), :, rows, columns]
+
+
+def _bordered(images: Tensor, axis: int, pixels: int) -> Tensor:
+    """Images with the first and the last line of an axis repeated; several times faster than looking them up."""
+    size = [pixels if i == axis else n for i, n in enumerate(images.shape)]
+    first, last = (images.narrow(axis, place, 1).expand(size) for place in (0, -1))
+    return torch.cat([first, images, last], dim=axis)
 
 
 def _unit(space: gym.Space) -> float:
