@@ -19,7 +19,8 @@ def made_row(planned, experiment, score, chance):
     def curve(start, end):
         return [[s, float(start + (end - start) * s / steps[-1] + 0.05 * chance.normal())] for s in steps]
 
-    counts = {"steps": steps[-1], "corrections": 100, "unsafe_events": 5, "forbidden_proposals": 120}
+    trained = min(steps[-1], planned.config.run.steps)  # 0 where it only clones
+    counts = {"steps": trained, "corrections": 100, "unsafe_events": 5, "forbidden_proposals": 120}
     survival = [[0.0, 1.0], [100.0, 0.7], [300.0, 0.4 + 0.3 * chance.random()]]
     return {
         "experiment": experiment, "fingerprint": planned.fingerprint, **planned.labels, "preset": planned.preset,

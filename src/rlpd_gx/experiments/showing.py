@@ -109,11 +109,11 @@ def safety_table(rows: Rows, variants: Sequence[str]) -> Table:
         steps = sum(row["training"]["steps"] for row in found)
         events = [row["training"]["unsafe_events"] for row in found if row["unsafe_events_watched"]]
         corrected = [row["training"]["corrections"] for row in found if row.get("corrects", row["enforces"])]
-        lines.append([
-            variant, short(1000 * sum(events) / steps) if events else "not watched",
-            f"{100 * sum(corrected) / steps:.1f}%", outside(found),
-            number(sum(row["simulated_steps"] for row in found)),
-        ])  # fmt: skip
+        # cloning takes no step
+        rate = "no steps" if not steps else short(1000 * sum(events) / steps) if events else "not watched"
+        share = f"{100 * sum(corrected) / steps:.1f}%" if steps else "no steps"
+        simulated = number(sum(row["simulated_steps"] for row in found))
+        lines.append([variant, rate, share, outside(found), simulated])
     heads = [
         "",
         "unsafe events per 1,000 training steps",
