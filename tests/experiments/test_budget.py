@@ -36,6 +36,8 @@ def test_the_speed_is_that_of_the_runs_most_alike(tmp_path):
     assert found.minutes == 50_000 / 20_000 * (5 * 600 + 1200) / 60
     (ahead,) = budgets([sweep("planning", tmp_path)], rows)
     assert ahead.unknown == ahead.runs  # look-ahead is slower than any of these
+    (pixels,) = budgets([sweep("pixels", tmp_path)], rows)
+    assert pixels.unknown == pixels.runs  # and so are pixels
 
 
 def test_cloning_takes_as_long_as_other_cloning_and_an_unknown_part_does_not_hide_the_rest(tmp_path):

@@ -8,7 +8,7 @@ from rlpd_gx.experiments.sweep import Sweep
 from rlpd_gx.trees import Json
 
 ALIKE = (("scale", "game", "variant"), ("scale", "variant"), ("scale",))
-"""Labels that a finished run must share, beside the rules, to say how fast another one will be: the first that do."""
+"""Labels that a finished run must share, beside rules and observation, to say how fast another one will be: the first that do."""
 
 
 @dataclass(frozen=True)
@@ -57,17 +57,27 @@ def budgets(sweeps: Sequence[Sweep], finished: Sequence[Json]) -> list[Budget]:
 
 def _seconds(planned: Planned, finished: Iterable[Json]) -> float | None:
     """Of a run, at the mean speed of the finished ones that are most like it."""
-    guarded_by = [row for row in finished if row["settings"].get("rules", "") == planned.config.run.rules]
+    run, trains = planned.config.run, planned.config.run.steps > 0  # without steps it only clones
+    comparable = [
+        row
+        for row in finished
+        if row["settings"].get("rules", "") == run.rules
+        and (row["training"]["steps"] > 0) == trains
+        and _observation(row["settings"]["env"]) == _observation(run.env)
+    ]
     for labels in ALIKE:
         alike = [
             row
-            for row in guarded_by
+            for row in comparable
             if all(name in row and row[name] == planned.labels.get(name) for name in labels)
         ]
-        if not planned.config.run.steps:  # it only clones, as those without steps did
-            alike = [row for row in alike if not row["training"]["steps"]]
-            if alike:
-                return sum(row["seconds"] for row in alike) / len(alike)
-        elif steps := sum(row["training"]["steps"] for row in alike):
-            return planned.config.run.steps * sum(row["seconds"] for row in alike) / steps
+        if alike:
+            seconds = sum(row["seconds"] for row in alike)
+            steps = sum(row["training"]["steps"] for row in alike)
+            return seconds * run.steps / steps if trains else seconds / len(alike)
     return None
+
+
+def _observation(env: str) -> str:
+    """`pixels` of `Atari/Pong-pixels`, which cost far more than `objects`."""
+    return env.rpartition("-")[2]

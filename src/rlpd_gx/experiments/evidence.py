@@ -18,6 +18,9 @@ from rlpd_gx.trees import Json
 from rlpd_gx.types import Array
 
 GAMES_FOR_A_CLAIM = 4  # where the claim is about games in general, not about one
+ASKED_LATER = (
+    "Our own, asked after these runs"  # begins a claim that was thought of when the rows had been seen
+)
 RESAMPLES = 10_000
 Points = Mapping[str, Sequence[float]]  # game -> the value of each seed
 Value = Callable[[Json], float | None]  # a number of a row
@@ -60,6 +63,11 @@ class Rows:
 def score(row: Json) -> float:
     """Mean score of the final evaluation."""
     return row["score"]
+
+
+ASKED_LATER = (
+    "Our own, asked after these runs"  # begins a claim that was thought of when the rows had been seen
+)
 
 
 def score_rate(row: Json) -> float | None:

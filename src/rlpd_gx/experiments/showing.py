@@ -132,6 +132,15 @@ def outside(rows: Sequence[Json]) -> str:
     return f"{number(sum(c['violations'] for c in counts))} of {number(sum(c['executed'] for c in counts))}"
 
 
+def _inevitable(rows: Sequence[Json]) -> str:
+    """Of training and final evaluation."""
+    counts = [row[where] for row in rows for where in ("training", "evaluation")]
+    known = [count for count in counts if "inevitable" in count]
+    if not known:
+        return "not counted"
+    return f"{number(sum(c['inevitable'] for c in known))} of {number(sum(c['steps'] for c in known))}"
+
+
 def curve(
     rows: Rows, variants: Sequence[str], of: Curve, title: str, caption: str = "", **axes: Any
 ) -> Figure:
@@ -193,6 +202,9 @@ def facts(rows: Rows) -> dict[str, str]:
         "runs": f"{len(found)}, scale {', '.join(rows.labels('scale'))}, seeds {', '.join(map(str, seeds))}",
         "steps": ", ".join(number(steps) for steps in sorted({row["training"]["steps"] for row in found})),
         "violations in guarded runs, counted from outside": outside(
+            [row for row in found if row["enforces"]]
+        ),
+        "steps of guarded runs in which no action was allowed": _inevitable(
             [row for row in found if row["enforces"]]
         ),
         "machine": "; ".join(sorted({row["machine"] for row in found})),

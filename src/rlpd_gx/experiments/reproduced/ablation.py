@@ -4,6 +4,7 @@ from functools import partial
 
 from rlpd_gx.experiments import reported, showing
 from rlpd_gx.experiments.evidence import (
+    ASKED_LATER,
     GAMES_FOR_A_CLAIM,
     Rows,
     better,
@@ -62,16 +63,15 @@ def show(rows: Rows) -> Findings:
             points[RANDOM.name],
         ),
     ]
-    asked_later = "Our own, asked after these runs"
     pace, events = (
         [rows.points(name, value) for name in (FULL, RANDOM.name)] for value in (score_rate, event_rate)
     )
     verdicts += [
         above(
-            f"{asked_later}: {FULL} has more points per step than a random policy under the same guard", *pace
+            f"{ASKED_LATER}: {FULL} has more points per step than a random policy under the same guard", *pace
         ),
         lower(
-            f"{asked_later}: {FULL} has fewer unsafe events per step than that random policy",
+            f"{ASKED_LATER}: {FULL} has fewer unsafe events per step than that random policy",
             *events,
             least_games=GAMES_FOR_A_CLAIM,
         ),

@@ -15,6 +15,7 @@ from rlpd_gx.experiments.evidence import (
     score,
 )
 from rlpd_gx.experiments.experiment import (
+    DRAWN,
     LOOK_AHEAD,
     RANDOM,
     Experiment,
@@ -44,7 +45,7 @@ TABLES = {  # what the guard may use -> the learner; cloning of the same data an
         Variant("cloning, no guard", "clone", CLONED | {"guard": "none"}),
     ),
     "RAM rules": (
-        Variant(OURS, OUR_LEARNER, {"backup": "renormalise"} | DRAWS),
+        Variant(OURS, OUR_LEARNER, DRAWN.values),
         Variant("cloning, same guard", "clone", CLONED | DRAWS),
         Variant(RANDOM.name, values=RANDOM.values | DRAWS),
     ),
@@ -127,13 +128,16 @@ def _aggregates(rows: Rows) -> Table:
         for variant in variants if here.rows else ():
             points = here.points(variant.name, score)
             above = sum(np.mean([reported.normalised(g, v) for v in vs]) >= 1 for g, vs in points.items())
+            minutes = [row["seconds"] / 60 for row in here.of(variant=variant.name).rows]
             counts = {"all": len(points), "agent_optimal": above, "human_optimal": len(points) - above}
             for group, name in GROUPS.items():
                 found = aggregates(here, variant.name, group)
                 if counts[group]:
-                    lines.append([variant.name + name, str(counts[group]), *map(_cell, found.values())])
-    lines.append([f"{OURS}, {showing.PAPER}", "26", *(f"{PAPER[how]:.2f}" for how in KEYS)])
-    return Table("Human-normalised scores", ["", "games", *KEYS], lines)
+                    time = f"{np.mean(minutes):.1f} ({max(minutes):.1f})" if group == "all" else ""
+                    cells = [str(counts[group]), *map(_cell, found.values()), time]
+                    lines.append([variant.name + name, *cells])
+    lines.append([f"{OURS}, {showing.PAPER}", "26", *(f"{PAPER[how]:.2f}" for how in KEYS), "–"])
+    return Table("Human-normalised scores", ["", "games", *KEYS, "core-minutes a run (most)"], lines)
 
 
 def _cell(found: Interval) -> str:

@@ -1,7 +1,16 @@
 """Figure "Exploration efficiency comparison" (Seaquest): coverage, entropy, action novelty, support KL."""
 
 from rlpd_gx.experiments import reported, showing
-from rlpd_gx.experiments.evidence import Rows, against_each, better, judged, measured, measured_curve, ratio
+from rlpd_gx.experiments.evidence import (
+    ASKED_LATER,
+    Rows,
+    against_each,
+    better,
+    judged,
+    measured,
+    measured_curve,
+    ratio,
+)
 from rlpd_gx.experiments.experiment import DRAWN, RANDOM, Experiment, Findings, Request, Variant, atari_runs
 from rlpd_gx.experiments.plan import Planned
 
@@ -40,7 +49,9 @@ def show(rows: Rows) -> Findings:
     for what, value in (("action novelty", NOVELTY), ("support KL", SUPPORT_KL)):
         claim = f"Guardian has the highest {what} of the safe methods"
         verdicts.append(against_each(claim, rows, GUARDIAN, (*SAFETY, OFFLINE), value, better))
-        claim = f"Our own: {what} is higher where proposals are drawn from the safe set, not moved into it"
+        claim = (
+            f"{ASKED_LATER}: {what} is higher where proposals are drawn from the safe set, not moved into it"
+        )
         verdicts.append(better(claim, rows.points(DRAWN.name, value), rows.points(GUARDIAN, value)))
     paper = reported.tables()["exploration_seaquest"]["RLPD-GX"]
     values = {

@@ -4,6 +4,7 @@ import numpy as np
 
 from rlpd_gx.experiments import showing
 from rlpd_gx.experiments.evidence import (
+    ASKED_LATER,
     SEEDS_FOR_A_CLAIM,
     Interval,
     Rows,
@@ -127,7 +128,7 @@ def show(rows: Rows) -> Findings:
     drawn = rows.points(DRAWN.name, score)
     verdicts += [
         judged(
-            "Our own, asked after these runs: Guardian's time to the first unsafe event is longer than that of a "
+            f"{ASKED_LATER}: Guardian's time to the first unsafe event is longer than that of a "
             "random policy under the same guard",
             ratio(times[GUARDIAN], times[RANDOM.name]), 1.0, "ratio",
         ),
