@@ -8,7 +8,7 @@ from rlpd_gx.experiments.sweep import Sweep
 from rlpd_gx.trees import Json
 
 ALIKE = (("scale", "game", "variant"), ("scale", "variant"), ("scale",))
-"""Labels that a finished run must share, beside rules and observation, to say how fast another one will be: the first that do."""
+"""Labels, beside rules and observation, that make a finished run say how fast another will be: the first shared."""
 
 
 @dataclass(frozen=True)
