@@ -65,11 +65,6 @@ def score(row: Json) -> float:
     return row["score"]
 
 
-ASKED_LATER = (
-    "Our own, asked after these runs"  # begins a claim that was thought of when the rows had been seen
-)
-
-
 def score_rate(row: Json) -> float | None:
     """Points in 1,000 steps of the final evaluation."""
     steps = row["evaluation"].get("steps")
