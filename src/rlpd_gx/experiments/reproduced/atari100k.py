@@ -140,17 +140,19 @@ def _cell(found: Interval) -> str:
 
 
 def _scores(rows: Rows, table: str, variants: list[str]) -> Table:
+    """Scores by game; that of the learner also human-normalised, which shows the games that hold it back."""
     points = [rows.points(variant, score) for variant in variants]
     printed = {f"{OURS}, {showing.PAPER}": OURS, "human": "human", "random play": "random"}
     lines = [
         [
             game,
             *(showing.cell(found.get(game, [])) for found in points),
+            showing.cell([reported.normalised(game, value) for value in points[0].get(game, [])]),
             *(showing.short(reported.atari100k(agent, game)) for agent in printed.values()),
         ]
         for game in rows.games
     ]
-    return Table(f"Scores, {table}", ["", *variants, *printed], lines)
+    return Table(f"Scores, {table}", ["", *variants, f"{variants[0]}, normalised", *printed], lines)
 
 
 EXPERIMENT = Experiment(
