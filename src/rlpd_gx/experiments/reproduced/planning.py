@@ -57,7 +57,7 @@ def show(rows: Rows) -> Findings:
         for game in games
     ]
     names = [variant.name for variant in VARIANTS]
-    frames = [f"{_frames(rows, name):,.0f}" for name in names]
+    frames = [_frames(rows, name) for name in names]
     theirs = ["half a second" if "iw_p" in planner else f"{THEIR_FRAMES:,}" for planner in PLANNERS]
     lines.append(["simulated frames a decision", *frames, *theirs])
     heads = ["", *names, *(f"{planner}, published" for planner in PLANNERS)]
@@ -97,10 +97,9 @@ def _normalised(rows: Rows) -> Table:
 
 
 def _above_iw(rows: Rows) -> list[ClaimVerdict]:
-    games = [*rows.points(OURS, score)]
-    verdicts = []
-    for how, found in aggregates(rows, OURS).items():
-        theirs = float(AGGREGATES[KEYS[how]](_column("IW(1)", games))) if games else np.nan
+    games, verdicts = [*rows.points(OURS, score)], []
+    for how, found in aggregates(rows, OURS).items() if games else ():
+        theirs = float(AGGREGATES[KEYS[how]](_column("IW(1)", games)))
         verdict = judged(f"{OURS} is above IW(1) in these games ({how} {theirs:.2f})", found, theirs, how)
         verdicts.append(of_enough_games(verdict, len(games), len(GAMES)))
     return verdicts
@@ -118,14 +117,14 @@ def _above_chance(rows: Rows) -> list[ClaimVerdict]:
     return [ClaimVerdict(over_all.word, claim, told)]
 
 
-def _frames(rows: Rows, variant: str) -> float:
+def _frames(rows: Rows, variant: str) -> str:
     """Simulated frames for each decision, both in training and in all evaluations.
 
     A row has the steps of its last evaluation; those of all of them are what was counted from outside.
     """
     found = [row for row in rows.of(variant=variant).rows if row["outside"]]
     decisions = sum(row["training"]["steps"] + row["outside"]["evaluation"]["executed"] for row in found)
-    return 4 * sum(row["simulated_steps"] for row in found) / max(decisions, 1)
+    return f"{4 * sum(row['simulated_steps'] for row in found) / decisions:,.0f}" if decisions else "–"
 
 
 def _column(planner: str, games: list[str]) -> np.ndarray:
