@@ -57,7 +57,7 @@ def budgets(sweeps: Sequence[Sweep], finished: Sequence[Json]) -> list[Budget]:
 
 def _seconds(planned: Planned, finished: Iterable[Json]) -> float | None:
     """Of a run, at the mean speed of the finished ones that are most like it."""
-    run, trains = planned.config.run, planned.config.run.steps > 0  # without steps it only clones
+    run, trains = planned.config.run, planned.config.run.steps > 0  # else it only clones, or is evaluated
     comparable = [
         row
         for row in finished

@@ -14,7 +14,14 @@ from rlpd_gx.experiments.experiment import (
     atari_runs,
 )
 from rlpd_gx.experiments.plan import Planned
-from rlpd_gx.experiments.reproduced.atari100k import CLONED, KEYS, OUR_LEARNER, SETTINGS, aggregates
+from rlpd_gx.experiments.reproduced.atari100k import (
+    CLONED,
+    KEYS,
+    OUR_LEARNER,
+    SETTINGS,
+    aggregates,
+    with_interval,
+)
 from rlpd_gx.metrics.scores import AGGREGATES
 from rlpd_gx.report.chapter import ClaimVerdict, Table
 
@@ -66,7 +73,7 @@ def show(rows: Rows) -> Findings:
         "unsafe events per 1,000 steps": evidence.event_rate,
     }
     return Findings(
-        [*_above_iw(rows), *_above_chance(rows)],
+        [*_above_iw(rows), _above_chance(rows)],
         [
             Table("Scores in games of 18,000 frames", heads, lines),
             _normalised(rows),
@@ -83,7 +90,7 @@ def _normalised(rows: Rows) -> Table:
         [
             name,
             str(len(rows.points(name, score))),
-            *(f"{found.value:.2f}" for found in aggregates(rows, name).values()),
+            *map(with_interval, aggregates(rows, name).values()),
         ]
         for name in (variant.name for variant in VARIANTS)
         if rows.points(name, score)
@@ -105,7 +112,7 @@ def _above_iw(rows: Rows) -> list[ClaimVerdict]:
     return verdicts
 
 
-def _above_chance(rows: Rows) -> list[ClaimVerdict]:
+def _above_chance(rows: Rows) -> ClaimVerdict:
     """More points per step than the random policy: over all games, and apart in how many."""
     ours, chance = rows.points(OURS, score_rate), rows.points(CHANCE, score_rate)
     claim = f"{OURS} has more points per step than {CHANCE}"
@@ -114,7 +121,7 @@ def _above_chance(rows: Rows) -> list[ClaimVerdict]:
     )
     over_all = better(claim, ours, chance, least_games=len(GAMES))
     told = f"{over_all.reason}; intervals of seeds apart in {apart} games (wanted: {GAMES_TO_WIN} of {len(GAMES)})"
-    return [ClaimVerdict(over_all.word, claim, told)]
+    return ClaimVerdict(over_all.word, claim, told)
 
 
 def _frames(rows: Rows, variant: str) -> str:
