@@ -120,6 +120,9 @@ class LearnerConfig:
     """Learning rate of actor, critics and temperature (Adam)."""
     tau: float = 0.005
     """Target-network update rate."""
+    policy_tau: float = 0.003
+    """Update rate of the policy that is evaluated and exported, a running average of the one that learns and explores;
+    1 uses that one itself."""
     backup: Literal["renormalise", "project", "none"] = "project"
     """Next actions in the target: policy renormalised over the safe set, projected onto it, or unguarded."""
     actor: Literal["auto", "raw", "masked", "projected", "clone"] = "auto"
@@ -161,6 +164,8 @@ class LearnerConfig:
         for name in ("ensemble_size", "learning_rate", "tau", "temperature"):
             if not getattr(self, name) > 0:
                 raise GxError(f"{name} must be positive, got {getattr(self, name)}")
+        if not 0 < self.policy_tau <= 1:
+            raise GxError(f"policy_tau must be in (0, 1], got {self.policy_tau}")
         if not self.hidden_sizes or min(self.hidden_sizes) < 1:
             raise GxError(f"hidden_sizes must be one width or more, got {self.hidden_sizes}")
         if not 0 <= self.support <= 1:
@@ -203,22 +208,23 @@ class Config:
 
 _RLPD: Settings = {  # as published: symmetric sampling, minimum of 2 of 10 critics, the actor on the mean
     "guard": "none", "online_ratio": (0.5,), "sampler": "uniform", "backup_entropy": "add", "temperature": 1.0,
-    "normalise": False, "clone_weight": (0.0,),
+    "normalise": False, "clone_weight": (0.0,), "policy_tau": 1.0,
 }  # fmt: skip
 
 _PAPER: Settings = {  # as printed: minimum of all critics for target and actor, the entropy subtracted
     "backup": "renormalise", "actor": "raw", "target_subset": 0, "actor_value": "min", "backup_entropy": "subtract",
     "temperature": 1.0, "online_ratio": (0.05, 0.5), "sampler": "stride", "interval": (1, 8), "normalise": False,
-    "clone_weight": (0.0,),
+    "clone_weight": (0.0,), "policy_tau": 1.0,
 }  # fmt: skip
 
 _FULL: Settings = {  # every component of the paper on our guarded learner, DTS as span: the baseline of the ablations
     "online_ratio": (0.05, 0.5), "sampler": "span", "interval": (1, 8), "normalise": False, "clone_weight": (0.0,),
+    "policy_tau": 1.0,
 }  # fmt: skip
 
 _Q: Settings = {  # Q-learning as the related hybrids have it: half of each minibatch offline, no entropy, near greedy
     "guard": "none", "online_ratio": (0.5,), "sampler": "uniform", "ensemble_size": 2, "backup_entropy": "none",
-    "temperature": 0.01, "target_entropy": "fixed", "clone_weight": (0.0,),
+    "temperature": 0.01, "target_entropy": "fixed", "clone_weight": (0.0,), "policy_tau": 1.0,
 }  # fmt: skip
 
 PRESETS: dict[str, Settings] = {
@@ -231,7 +237,13 @@ PRESETS: dict[str, Settings] = {
     "no-guarded-backup": _FULL | {"backup": "none"},
     "no-dts": _FULL | {"sampler": "uniform"},
     "no-dss": _FULL | {"online_ratio": (0.5,)},
-    "clone": {"actor": "clone", "backup": "none", "online_ratio": (0.0,), "normalise": False},
+    "clone": {
+        "actor": "clone",
+        "backup": "none",
+        "online_ratio": (0.0,),
+        "normalise": False,
+        "policy_tau": 1.0,
+    },
     "hy-q": _Q | {"ensemble_size": 1, "target_subset": 0},
     "cql": _Q | {"online_ratio": (0.0,), "ood_penalty": 5.0},
     "cal-ql": _Q | {"warm_start_updates": 10_000, "ood_penalty": "calibrated"},
@@ -241,6 +253,7 @@ PRESETS: dict[str, Settings] = {
         "online_ratio": (1.0,),
         "sampler": "uniform",
         "clone_weight": (0.0,),
+        "policy_tau": 1.0,
     },
 }
 

@@ -55,6 +55,8 @@ class Planned:
         values["rules"] = _rules(values["env"], json.dumps(values["env_kwargs"]), values["rules"])
         # it changes rounding; left in, so that rows of before keep their fingerprint
         values["compile"] = False
+        if values["policy_tau"] == 1:  # rows from before there was this setting keep their fingerprint, too
+            del values["policy_tau"]
         values["fork"] = self.fork.fingerprint if self.fork else None
         return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()[:16]
 

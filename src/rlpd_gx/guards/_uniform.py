@@ -38,5 +38,9 @@ class Uniform:
             return np.array([chance.choice(np.flatnonzero(row)) for row in allowed.cpu()]) + policy.start
         return uniform_actions(self._space, len(next(trees.leaves(observation))), chance)
 
+    def explore(self, observation: Observation, safe_set: Array | None = None) -> Array:
+        """The same in training."""
+        return self.act(observation, safe_set)
+
     def __getattr__(self, name: str) -> Any:
         return getattr(self._learner, name)

@@ -83,6 +83,9 @@ class QLearner(ABC, Generic[Policy]):
         self.critic = nn.ModuleDict({"encoder": encoder, "ensemble": critics}).to(self.device)
         self.target = copy.deepcopy(self.critic).requires_grad_(False)
         self.policy, self.generator = policy, policy.generator
+        self.average = policy if config.policy_tau == 1 else _twin(policy)
+        """What is evaluated and exported: a running average of the policy that learns, or that itself."""
+        self.averaged_blocks = 0
         self.parameters: dict[str, list[Tensor]] = {
             "critic": list(self.critic.parameters()),
             "target": list(self.target.parameters()),
@@ -108,19 +111,26 @@ class QLearner(ABC, Generic[Policy]):
         generator: torch.Generator | None = None,
     ) -> Array:
         """Proposed actions [L, ...] for observations [L, ...] and, for `resample`, safe sets [L, width]."""
-        return self.policy.act(observation, safe_set, explore=explore, generator=generator)
+        return self.average.act(observation, safe_set, explore=explore, generator=generator)
+
+    def explore(self, observation: Observation, safe_set: Array | None = None) -> Array:
+        """The same in training: drawn from the policy that learns, so that its mistakes are seen."""
+        return self.policy.act(observation, safe_set)
 
     @torch.no_grad()
     def probability(self, observation: Observation, action: Array, safe_set: Array) -> Array:
-        """Probability [n] of each action under the guarded policy (continuous: density per component)."""
+        """Probability [n] of each action under the guarded average (continuous: density per component)."""
+        averaged = copy.copy(self)
+        averaged.policy = self.average
         seen, taken = self.policy.tensors((observation, action))
-        return self._probability(self.encode(seen), taken, safe_set).cpu().numpy()
+        return averaged._probability(averaged.encode(seen), taken, safe_set).cpu().numpy()
 
     def calibrate(self, observations: Sequence[Observation]) -> None:
         """Normalise observations (not images) by the statistics of these [B, ...]."""
         if isinstance(self.critic["encoder"], FlatEncoder):
             self.critic["encoder"].calibrate([self.policy.tensors(rows) for rows in observations])
-            self.target["encoder"].load_state_dict(self.critic["encoder"].state_dict())
+            for encoder in (self.target["encoder"], self.average.encoder):
+                encoder.load_state_dict(self.critic["encoder"].state_dict())
 
     def update(self, batch: Batch[Array], *, progress: float = 0.0) -> dict[str, float]:
         """Learn from [U, B] transitions: U critic updates, then one of the policy.
@@ -129,20 +139,24 @@ class QLearner(ABC, Generic[Policy]):
         """
         minibatches = [self._minibatch(batch, index) for index in range(len(batch.reward))]
         metrics = self._update(minibatches, self.config.clone_weight_at(progress))
+        self._update_average()
         return {name: float(value) for name, value in metrics.items()}
 
     def state(self) -> dict[str, Any]:
         """Everything needed to resume bit for bit: nested dicts of tensors and numbers."""
+        learning = {"learning_policy": self.policy.state_dict(), "averaged_blocks": self.averaged_blocks}
         return {
-            "policy": self.policy.state_dict(),  # includes the encoder that policy and critics share
+            "policy": self.average.state_dict(),  # all that an exported policy needs
             "target": self.target.state_dict(),
             "optimisers": {name: optimiser.state() for name, optimiser in self.optimisers.items()},
             "generator": self.generator.get_state(),
-        }
+        } | (learning if self.average is not self.policy else {})
 
     def load_state(self, state: Mapping[str, Any]) -> None:
         """The inverse of `state`."""
-        self.policy.load_state_dict(state["policy"])
+        self.average.load_state_dict(state["policy"])
+        self.policy.load_state_dict(state.get("learning_policy", state["policy"]))
+        self.averaged_blocks = state.get("averaged_blocks", 0)
         self.target.load_state_dict(state["target"])
         for name, optimiser in self.optimisers.items():
             optimiser.load_state(state["optimisers"][name])
@@ -180,6 +194,14 @@ class QLearner(ABC, Generic[Policy]):
     def _update_target(self) -> None:
         """Move the target networks towards the critics by tau."""
         torch._foreach_lerp_(self.parameters["target"], self.parameters["critic"], self.config.tau)
+
+    @torch.no_grad()
+    def _update_average(self) -> None:
+        """Move the average towards the policy that learns; at first it is the plain mean, which does not lag."""
+        if self.average is not self.policy:
+            self.averaged_blocks += 1
+            rate = max(self.config.policy_tau, 1 / self.averaged_blocks)
+            torch._foreach_lerp_(list(self.average.parameters()), list(self.policy.parameters()), rate)
 
     def _return_of_data(self, batch: Batch[Tensor]) -> Tensor | None:
         """The return [B] below which a calibrated penalty lowers no value; -inf for online rows."""
@@ -244,6 +266,11 @@ class QLearner(ABC, Generic[Policy]):
         if isinstance(self.critic["encoder"], PixelEncoder) and isinstance(observation, Tensor):
             return random_shift(observation, RANDOM_SHIFT, self.generator)
         return observation
+
+
+def _twin(policy: Policy) -> Policy:
+    """A copy with parameters of its own, which draws from the same generator."""
+    return copy.deepcopy(policy, {id(policy.generator): policy.generator}).requires_grad_(False)
 
 
 def critic_metrics(loss: Tensor, error: Tensor, values: Tensor) -> dict[str, Tensor]:

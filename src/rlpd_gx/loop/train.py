@@ -115,7 +115,7 @@ class Trainer:
         """Proposed actions [N, ...]."""
         if self.step < self.first_update and not self.warm_updates:
             return self.random_actions()
-        return self.learner.act(self.environments.observation, safe_sets)
+        return self.learner.explore(self.environments.observation, safe_sets)
 
     def complete_safe_sets(self) -> Array | None:
         """Codes [N, width] of the safe sets, where they must be known before an action is proposed."""

@@ -50,8 +50,9 @@ TABLES = {  # what the guard may use -> the learner; cloning of the same data an
         Variant(RANDOM.name, values=RANDOM.values | DRAWS),
     ),
 }
-# Spans of five steps. Only the final score is reported, and guarded games are long: fewer evaluations on the way.
-SETTINGS = {"interval": (5,), "evaluate_every": 25_000}
+# Spans of five steps. Only the final score is reported, and guarded games are long: fewer evaluations on the way. The
+# policy that acts is the one that learns, as it was when these settings were frozen.
+SETTINGS = {"interval": (5,), "evaluate_every": 25_000, "policy_tau": 1.0}
 KEYS = {"mean": "mean", "median": "median", "IQM": "iqm"}
 GROUPS = {"all": "", "agent_optimal": ", games above human", "human_optimal": ", games below"}
 PAPER = {"mean": 3.02, "median": 1.25, "IQM": 1.81}  # the last is of its printed scores
