@@ -249,7 +249,7 @@ def test_a_lock_with_280_000_joint_actions_is_opened(guarded: bool) -> None:
     masks = gx.ProductMask(allowed, [6] * 7)
     config = LearnerConfig(
         ensemble_size=2, target_subset=1, hidden_sizes=(64, 64), learning_rate=3e-3, tau=0.05, temperature=0.03,
-        target_entropy="fixed", normalise=False,
+        target_entropy="fixed", normalise=False, policy_tau=1.0,
     )  # fmt: skip
     space = gym.spaces.MultiDiscrete([6] * 7)
     learner = SacFactored(config, gym.spaces.Box(-1, 1, (2,), np.float32), space, safe_set_spec=masks.spec)

@@ -24,7 +24,7 @@ SPACE = gym.spaces.Box(-1, 1, (OBS,), np.float32)
 EMBEDDING = np.array([[0.0, 0], [1, 0], [0, 1], [2, 0], [0, 3]])
 CONFIG = LearnerConfig(
     ensemble_size=3, target_subset=0, hidden_sizes=(16, 16), temperature=0.3, backup="renormalise", actor="masked",
-    backup_entropy="add",
+    backup_entropy="add", policy_tau=1.0,
 )  # fmt: skip
 
 

@@ -19,7 +19,7 @@ from rlpd_gx.trees import leaves
 from rlpd_gx.types import Batch, SpanSteps
 
 OBSERVATION = gym.spaces.Box(-np.inf, np.inf, (3,), np.float32)
-CONFIG = {"backup": "none", "actor": "raw", "ensemble_size": 2, "hidden_sizes": (16,)}
+CONFIG = {"backup": "none", "actor": "raw", "ensemble_size": 2, "hidden_sizes": (16,), "policy_tau": 1.0}
 
 
 def _learner(**settings: Any) -> SacContinuous:
