@@ -89,6 +89,8 @@ class QLearner(ABC, Generic[Policy]):
         self.parameters: dict[str, list[Tensor]] = {
             "critic": list(self.critic.parameters()),
             "target": list(self.target.parameters()),
+            "policy": list(policy.parameters()),
+            "average": list(self.average.parameters()),
         }
         self.log_temperature = log_temperature
         self.data_returns: Tensor | None = None
@@ -201,7 +203,7 @@ class QLearner(ABC, Generic[Policy]):
         if self.average is not self.policy:
             self.averaged_blocks += 1
             rate = max(self.config.policy_tau, 1 / self.averaged_blocks)
-            torch._foreach_lerp_(list(self.average.parameters()), list(self.policy.parameters()), rate)
+            torch._foreach_lerp_(self.parameters["average"], self.parameters["policy"], rate)
 
     def _return_of_data(self, batch: Batch[Tensor]) -> Tensor | None:
         """The return [B] below which a calibrated penalty lowers no value; -inf for online rows."""

@@ -60,7 +60,7 @@ def show(rows: Rows) -> Findings:
 EXPERIMENT = Experiment(
     "adroit",
     "Adroit hand",
-    "Not in the paper: RLPD's own kind of task, from human demonstrations, without rules.",
+    "Not in the paper: RLPD's own kind of task, from demonstrations, without rules.",
     plan,
     show,
 )
