@@ -88,12 +88,13 @@ def show(rows: Rows) -> Findings:
     names = [variant.name for variant in VARIANTS if rows.of(variant=variant.name).rows]
     points = {name: rows.points(name, last_five) for name in names}
     verdicts = [_no_violation(rows)]
-    if OURS in points and UNGUARDED in points:
-        parts = [
-            judged(game, ratio({game: values}, points[UNGUARDED]), 0.9, "ratio of returns")
-            for game, values in points[OURS].items()
-        ]
-        verdicts.append(together("Guarded returns are at least 0.9 of the unguarded ones", parts))
+    for guarded, free, how in ((OURS, UNGUARDED, ""), (*PLAIN.values(), " (policy not averaged)")):
+        if guarded in points and free in points:
+            parts = [
+                judged(game, ratio({game: values}, points[free]), 0.9, "ratio of returns")
+                for game, values in points[guarded].items()
+            ]
+            verdicts.append(together(f"Guarded returns are at least 0.9 of the unguarded ones{how}", parts))
     for name, other in ((OURS, SHIELD), (OURS, CLONE), (OURS, RANDOM.name), *PLAIN.items()):
         if name in points and other in points:
             verdicts.append(better(f"{name} has higher returns than {other}", points[name], points[other]))
