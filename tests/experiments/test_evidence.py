@@ -192,7 +192,23 @@ def test_the_learner_stands_beside_cloning_in_every_table():
     assert words["RLPD-GX scores higher than cloning, same guard"] == Word.CONFIRMED
     (above,) = [table for table in whole.tables if "higher mean" in table.caption]
     assert ["RLPD-GX", "cloning, same guard", "25 of 26"] in above.rows
-    assert len(above.rows) == 3
+    assert len(above.rows) == 4
+
+
+@pytest.mark.parametrize("games", [25, 26])
+def test_a_line_that_was_added_later_has_aggregates_once_it_has_all_games(games):
+    rows = made_rows("atari100k", lambda game, v: 50.0 if "averaged" in v else 10.0)
+    later = [row for row in rows if "averaged" in row["variant"]]
+    some = {row["game"] for row in later[: 5 * games]}
+    begun = [row for row in rows if row not in later or row["game"] in some]
+    whole = chapter(find("atari100k"), Rows(begun))
+    (above,) = [table for table in whole.tables if "higher mean" in table.caption]
+    assert ["RLPD-GX, averaged policy", "RLPD-GX", f"{games} of {games}"] in above.rows
+    words = {v.claim: v.word for v in whole.verdicts}
+    claim = "Our own, asked later: RLPD-GX, averaged policy scores higher than RLPD-GX"
+    assert words[claim] == (Word.CONFIRMED if games == 26 else Word.UNDECIDED)
+    named = [row[0] for row in whole.tables[0].rows]
+    assert ("RLPD-GX, averaged policy" in named) == (games == 26)
 
 
 def test_a_table_of_some_games_claims_nothing_though_another_has_all():
