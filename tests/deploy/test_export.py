@@ -269,7 +269,7 @@ def test_the_folder_holds_the_policy_and_where_it_comes_from(made):
     assert about["trained"] == {"command": "rlpd-gx train", "seed": 0, "step": 60}
     assert (about["rules"], about["rlpd_gx"]) == ("export_rules:gentle", gx.__version__)
     assert about["fingerprints"]["rules"] == load_learner(run)[1].members[0].env.guardian.fingerprint
-    state, tensors = load_learner(run)[0].policy.state_dict(), Export.read(exported).tensors
+    state, tensors = load_learner(run)[0].average.state_dict(), Export.read(exported).tensors
     assert state.keys() == tensors.keys()
     assert all((state[name] == tensors[name]).all() for name in state)
 

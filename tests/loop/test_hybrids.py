@@ -217,13 +217,13 @@ def test_bcq_is_for_discrete_actions_and_needs_data(tmp_path: Path) -> None:
 def test_wsrl_starts_warm_collects_under_guard_then_forgets_the_data(tmp_path: Path) -> None:
     trainer, rows = _trainer(tmp_path, "wsrl", warm_start_updates=40)
     acted: list[int] = []
-    original = trainer.learner.act
+    original = trainer.learner.explore
 
-    def act(*args: Any, **options: Any) -> np.ndarray:
+    def explore(*args: Any, **options: Any) -> np.ndarray:
         acted.append(trainer.step)
         return original(*args, **options)
 
-    trainer.learner.act = act  # type: ignore[method-assign]
+    trainer.learner.explore = explore  # type: ignore[method-assign]
     trainer.train(Saver(trainer.folder))
     warm, online = [row for row in rows if row[1] < 40], [row for row in rows if row[1] >= 40]
     assert len(warm) == 40
