@@ -27,7 +27,9 @@ def cloned(task: Task) -> tuple[QLearner, Array]:
     if task.offline is None:
         raise Unavailable("there is no offline data to clone")
     fitted, held_out = _split(task.offline.timeline)
-    learner = replace(task.config.learner, actor="clone", backup="none", execution="project", support=0.0)
+    learner = replace(
+        task.config.learner, actor="clone", backup="none", execution="project", support=0.0, policy_tau=1.0
+    )
     run = replace(task.config.run, guard="none", seed=SEED)
     clone = Task(replace(task.config, learner=learner, run=run)).learner()
     hybrid = _hybrid(fitted, BLOCK, task.example.stack)

@@ -53,8 +53,8 @@ TABLES = {  # what the guard may use -> the learner; cloning of the same data an
 # Chosen after the rows of the others were seen, on the games of tuning (results/atari-averages.jsonl).
 AVERAGED = "RLPD-GX, averaged policy"
 LATER = {"RAM rules": (Variant(AVERAGED, OUR_LEARNER, DRAWN.values | {"policy_tau": 0.003}),)}
-# Spans of five steps. Only the final score is reported, and guarded games are long: fewer evaluations on the way. The
-# policy that acts is the one that learns, as it was when these settings were frozen.
+# Spans of five steps. Only the final score is reported, and guarded games are long: fewer evaluations on the way. What
+# is evaluated is the policy that learns, as it was when these settings were frozen.
 SETTINGS = {"interval": (5,), "evaluate_every": 25_000, "policy_tau": 1.0}
 KEYS = {"mean": "mean", "median": "median", "IQM": "iqm"}
 GROUPS = {"all": "", "agent_optimal": ", games above human", "human_optimal": ", games below"}
