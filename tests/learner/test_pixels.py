@@ -104,17 +104,50 @@ def test_a_policy_finds_the_action_that_pixels_ask_for(actor: str) -> None:
     assert (learner.act(mirrored, explore=False) == 1 - side).all()
 
 
+def _spot(seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """A small spot before a still, bright background, as in many games, and the side on which it is."""
+    generator = np.random.default_rng(seed)
+    still = np.random.default_rng(0).integers(60, 200, (2, SIZE, SIZE), dtype=np.uint8)
+    images, side = np.repeat(still[None], ROWS, axis=0), generator.integers(2, size=ROWS)
+    for image, right in zip(images, side, strict=True):
+        y, x = generator.integers(SIZE - 4), generator.integers(SIZE // 2 - 4) + right * SIZE // 2
+        image[:, y : y + 4, x : x + 4] = 255
+    return images, side
+
+
+@pytest.mark.parametrize("centre", ["mean image", "as it begins", "none"])
+def test_a_small_spot_is_seen_before_a_still_background(centre: str) -> None:
+    """Uncentred, all images come to have the same features: the encoder of before, which this test must refuse."""
+    learner = _learner(continuous=False, actor="auto")
+    encoders = [learner.critic["encoder"], learner.target["encoder"], learner.average.encoder]
+    if centre == "mean image":
+        learner.calibrate([_spot(seed)[0] for seed in range(1_000, 1_010)])
+        mean = torch.as_tensor(np.concatenate([_spot(seed)[0] for seed in range(1_000, 1_010)]) / 255).mean(0)
+        assert all(torch.allclose(e.centre, mean.float(), atol=1e-6) for e in encoders)
+    elif centre == "none":
+        for encoder in encoders:
+            encoder.centre.zero_()
+    errors = []
+    for seed in range(400):
+        images, side = _spot(seed)
+        action = np.random.default_rng(10_000 + seed).integers(2, size=ROWS)
+        found = learner.update(batch(images, action, action == side, images, np.zeros(ROWS)))
+        errors.append(found["td_error"])
+    learned = np.mean(errors[-50:]) < 0.2  # that of the best constant value is 0.5
+    assert learned == (centre != "none")
+
+
 @pytest.mark.parametrize("continuous", [False, True], ids=["discrete", "continuous"])
 def test_critics_train_the_encoder_and_the_actor_does_not(continuous: bool) -> None:
     learner = _learner(continuous)
     minibatch = learner._minibatch(_batch(0, continuous), 0)
 
     def critics() -> dict[str, torch.Tensor]:
-        return {name: tensor.clone() for name, tensor in learner.critic.state_dict().items()}
+        return {name: tensor.clone() for name, tensor in learner.critic.named_parameters()}
 
     before, actor = critics(), [p.clone() for p in learner.actor.parameters()]
     learner._update_actor(minibatch, 0, 0.1)
     assert not all(torch.equal(a, b) for a, b in zip(actor, learner.actor.parameters(), strict=True))
-    assert all(torch.equal(before[name], tensor) for name, tensor in learner.critic.state_dict().items())
+    assert all(torch.equal(before[name], tensor) for name, tensor in learner.critic.named_parameters())
     learner._update_critics(minibatch, learner._next_policies([minibatch])[0], 0)
-    assert not any(torch.equal(before[name], tensor) for name, tensor in learner.critic.state_dict().items())
+    assert not any(torch.equal(before[name], tensor) for name, tensor in learner.critic.named_parameters())

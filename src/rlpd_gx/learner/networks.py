@@ -19,6 +19,7 @@ from rlpd_gx.trees import named_leaves
 
 LARGEST = 10.0  # standard deviations: clips inputs far outside the range that calibration saw
 PIXEL_FEATURES = 256  # outputs of the pixel encoder
+MOST_IMAGES = 256  # of one array that are averaged
 SMALLEST_SPREAD = 1e-5  # a standard deviation below this is rounding error
 
 LEAVES = gym.spaces.Box | gym.spaces.Discrete | gym.spaces.MultiDiscrete | gym.spaces.MultiBinary
@@ -103,12 +104,19 @@ class FlatEncoder(nn.Module):
 
 
 class PixelEncoder(nn.Module):
-    """Stacked images [B, C, 84, 84] -> features, by three convolutions; shared by actor and critics."""
+    """Stacked images [B, C, 84, 84] -> features, by three convolutions; shared by actor and critics.
+
+    Convolutions see how an image differs from the mean one. With the still background in it, which is most of an
+    image, the features of all images become the same one, and nothing is learned.
+    """
+
+    centre: Tensor
 
     def __init__(self, space: gym.spaces.Box, features: int, generator: torch.Generator) -> None:
         super().__init__()
         self.features = features
         channels = space.shape[0]
+        self.register_buffer("centre", torch.full(space.shape, 0.5))
         self.convolutions = nn.ModuleList(
             [nn.Conv2d(channels, 32, 8, 4), nn.Conv2d(32, 64, 4, 2), nn.Conv2d(64, 64, 3, 1)]
         ).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
@@ -123,8 +131,15 @@ class PixelEncoder(nn.Module):
 
     def forward(self, observation: Tensor) -> Tensor:
         """[B, C, H, W] uint8 -> [B, features]."""
-        x = observation.to(memory_format=torch.channels_last, dtype=torch.float32) / 255
+        x = observation.to(memory_format=torch.channels_last, dtype=torch.float32) / 255 - self.centre
         return torch.tanh(F.layer_norm(self.linear(self._convolve(x)), (self.features,)))
+
+    def calibrate(self, observations: Sequence[Observed]) -> None:
+        """Take the mean of these images [B, C, H, W] as the centre; some of each array are enough."""
+        rows = [images[:MOST_IMAGES] for images in observations if isinstance(images, Tensor)]
+        self.centre = sum(images.sum(dim=0, dtype=torch.float32) for images in rows) / (
+            255 * sum(len(images) for images in rows)
+        )
 
     def _convolve(self, x: Tensor) -> Tensor:
         for layer in self.convolutions:

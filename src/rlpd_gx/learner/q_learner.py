@@ -16,7 +16,6 @@ from rlpd_gx.learner.adam import Adam
 from rlpd_gx.learner.networks import (
     Encoder,
     Ensemble,
-    FlatEncoder,
     Observed,
     PixelEncoder,
     compiled,
@@ -128,11 +127,10 @@ class QLearner(ABC, Generic[Policy]):
         return averaged._probability(averaged.encode(seen), taken, safe_set).cpu().numpy()
 
     def calibrate(self, observations: Sequence[Observation]) -> None:
-        """Normalise observations (not images) by the statistics of these [B, ...]."""
-        if isinstance(self.critic["encoder"], FlatEncoder):
-            self.critic["encoder"].calibrate([self.policy.tensors(rows) for rows in observations])
-            for encoder in (self.target["encoder"], self.average.encoder):
-                encoder.load_state_dict(self.critic["encoder"].state_dict())
+        """Before the first update: normalise observations by the statistics of these [B, ...]."""
+        self.critic["encoder"].calibrate([self.policy.tensors(rows) for rows in observations])
+        for encoder in (self.target["encoder"], self.average.encoder):
+            encoder.load_state_dict(self.critic["encoder"].state_dict())
 
     def update(self, batch: Batch[Array], *, progress: float = 0.0) -> dict[str, float]:
         """Learn from [U, B] transitions: U critic updates, then one of the policy.

@@ -1,26 +1,36 @@
 """Our own: three games from pixels, what the paper observes, beside published agents at the same number of steps."""
 
 from dataclasses import replace
+from pathlib import Path
 
 from rlpd_gx.experiments import reported, showing
 from rlpd_gx.experiments.evidence import Rows, judged, mean, score, together
 from rlpd_gx.experiments.experiment import Experiment, Findings, Request, Variant, atari_runs
-from rlpd_gx.experiments.plan import Planned
+from rlpd_gx.experiments.plan import BUNDLED, Planned
 from rlpd_gx.experiments.reproduced.atari100k import OUR_LEARNER, SETTINGS
 from rlpd_gx.report.chapter import Table
 
 GAMES = ("Pong", "Boxing", "Freeway")
 OURS = Variant("RLPD-GX from pixels", OUR_LEARNER, {"guard": "none"})
 AGENTS = ("DER", "DrQ(eps)", "SPR")
-# The settings of objects, which nobody tuned for pixels; a batch as small as DER's: convolutions cost an hour a run.
-BATCH = {"batch_size": 32}
+# The settings of objects, which nobody tuned for pixels, but minibatches and updates as of DER and DrQ(eps).
+LIKE_THEIRS = {"batch_size": 32, "utd": 1.0}
 LEARNED_PONG = 10
 
 
 def plan(request: Request) -> list[Planned]:
     """The learner alone in three games; there is no guard, since theirs have none."""
-    seeing = replace(request, scale=replace(request.scale, observation="pixels"))
-    return atari_runs(seeing, seeing.choose(GAMES), [OURS], 100_000, settings=SETTINGS | BATCH)
+    seeing = replace(
+        request, scale=replace(request.scale, observation="pixels"), data=lambda game: _data(request, game)
+    )
+    return atari_runs(seeing, seeing.choose(GAMES), [OURS], 100_000, settings=SETTINGS | LIKE_THEIRS)
+
+
+def _data(request: Request, game: str) -> str:
+    """The data asked for; of the sets of the package, recorded games of a trained agent where there are some."""
+    data, recorded = request.data(game), BUNDLED / "recorded" / f"{game}.json.gz"
+    of_the_package = data and Path(data).is_relative_to(BUNDLED)
+    return str(recorded) if of_the_package and recorded.exists() else data
 
 
 def show(rows: Rows) -> Findings:
@@ -52,8 +62,9 @@ def show(rows: Rows) -> Findings:
 EXPERIMENT = Experiment(
     "pixels",
     "From pixels",
-    "The paper observes pixels; our other Atari runs at scale cpu see objects. Ours also have the planner's data of "
-    "the package; the published agents learn from their 100,000 steps alone, and their scores are means of 100 runs.",
+    "The paper observes pixels; our other Atari runs at scale cpu see objects. Ours also have offline data of the "
+    "package, in Pong ten recorded games of a trained agent, elsewhere the planner's; the published agents learn from "
+    "their 100,000 steps alone, and their scores are means of 100 runs.",
     plan,
     show,
 )
