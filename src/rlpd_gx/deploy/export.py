@@ -35,7 +35,7 @@ from rlpd_gx.safe_sets import SafeSet, Spec, code_width
 from rlpd_gx.trees import Json, JsonMapping, Tree
 from rlpd_gx.types import Array, Context, ContextLike, Observation, State, Status, Verdict
 
-FORMAT = 2
+FORMAT = 3
 TENSORS, ABOUT = "policy.safetensors", "policy.json"
 ASKED = ("env", "env_kwargs", "rules", "rules_state", "guard")  # settings of the run that are exported
 

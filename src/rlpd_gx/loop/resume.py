@@ -21,7 +21,7 @@ from rlpd_gx.replay.segments import Segments
 from rlpd_gx.rules import Lookahead
 from rlpd_gx.trees import Json, packed, unpacked
 
-FORMAT = 4
+FORMAT = 5
 """Changes with what a checkpoint holds: one of another format is refused, never reinterpreted."""
 
 
