@@ -7,6 +7,7 @@ from rlpd_gx.cli.reproduce import reproduce
 from rlpd_gx.experiments.budget import Budget, budgets
 from rlpd_gx.experiments.experiment import RAM_RULES, SCALES, Request
 from rlpd_gx.experiments.offline import data_for
+from rlpd_gx.experiments.plan import offline_name
 from rlpd_gx.experiments.reproduced import find
 from rlpd_gx.experiments.rows import Table
 from rlpd_gx.experiments.sweep import Sweep
@@ -92,3 +93,14 @@ def test_data_is_found_by_a_word_of_its_name(tmp_path):
     assert data("pen") == str(tmp_path / "D4RL_pen_human-v2.hdf5")
     assert data("ChopperCommand") == str(tmp_path / "ChopperCommand.json.gz")
     assert data("Command") == ""
+
+
+def test_pixels_take_recorded_games_of_the_package_unless_somebody_brings_data(tmp_path):
+    def planned(folder):
+        request = Request(SCALES["cpu"], data_for(SCALES["cpu"], folder, tmp_path), seeds=1)
+        return [offline_name(run.values["offline"]) for run in find("pixels").plan(request)]
+
+    assert planned(None) == ["recorded", "planner", "planner"]
+    for game in ("Pong", "Boxing", "Freeway"):
+        (tmp_path / f"{game}.json.gz").touch()
+    assert planned(tmp_path) == ["Pong.json.gz", "Boxing.json.gz", "Freeway.json.gz"]
