@@ -154,7 +154,8 @@ class LearnerConfig:
     compile: bool = False
     """Compile updates with torch.compile: a minute at the start, then faster updates; needs a C++ compiler."""
     normalise: bool = True
-    """Normalise observations by statistics taken just before the first update; of images, subtract the mean one."""
+    """Normalise observations by statistics taken just before the first update; from images, the mean image is always
+    subtracted."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.target_subset <= self.ensemble_size:

@@ -126,6 +126,11 @@ class QLearner(ABC, Generic[Policy]):
         seen, taken = self.policy.tensors((observation, action))
         return averaged._probability(averaged.encode(seen), taken, safe_set).cpu().numpy()
 
+    @property
+    def calibrates(self) -> bool:
+        """Whether `calibrate` is wanted before the first update: the mean image is always subtracted from images."""
+        return self.config.normalise or isinstance(self.critic["encoder"], PixelEncoder)
+
     def calibrate(self, observations: Sequence[Observation]) -> None:
         """Before the first update: normalise observations by the statistics of these [B, ...]."""
         self.critic["encoder"].calibrate([self.policy.tensors(rows) for rows in observations])

@@ -33,7 +33,7 @@ def cloned(task: Task) -> tuple[QLearner, Array]:
     run = replace(task.config.run, guard="none", seed=SEED)
     clone = Task(replace(task.config, learner=learner, run=run)).learner()
     hybrid = _hybrid(fitted, BLOCK, task.example.stack)
-    if learner.normalise:
+    if clone.calibrates:
         clone.calibrate([trees.index(hybrid.sample(0.0).observation, 0) for _ in range(10)])
     for _ in range(UPDATES // BLOCK):
         block = hybrid.sample(0.0)

@@ -142,7 +142,7 @@ class Trainer:
 
     def learn(self, batch: Batch[Array]) -> None:
         """One block of updates; a minibatch that makes the loss infinite is kept for inspection."""
-        if self.updates == 0 and self.task.config.learner.normalise:
+        if self.updates == 0 and self.learner.calibrates:
             self.calibrate()
         try:
             progress = min(self.step / max(self.task.config.run.steps, 1), 1.0)
