@@ -2,7 +2,7 @@
 
 import math
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import pairwise
 from typing import Any, TypeVar
 
@@ -19,7 +19,7 @@ from rlpd_gx.trees import named_leaves
 
 LARGEST = 10.0  # standard deviations: clips inputs far outside the range that calibration saw
 PIXEL_FEATURES = 256  # outputs of the pixel encoder
-MOST_IMAGES = 256  # of one array that are averaged
+MOST_IMAGES = 256  # of one array that are averaged: enough for a mean
 SMALLEST_SPREAD = 1e-5  # a standard deviation below this is rounding error
 
 LEAVES = gym.spaces.Box | gym.spaces.Discrete | gym.spaces.MultiDiscrete | gym.spaces.MultiBinary
@@ -80,7 +80,7 @@ class FlatEncoder(nn.Module):
         """[B, ...], or a dict of such -> [B, features]."""
         return ((self._flat(observation) - self.centre) / self.spread).clamp(-LARGEST, LARGEST)
 
-    def calibrate(self, observations: Sequence[Observed]) -> None:
+    def calibrate(self, observations: Iterable[Observed]) -> None:
         """Give these observations [B, ...] mean 0 and standard deviation 1; constant entries keep their scale."""
         rows = torch.cat([self._flat(observation) for observation in observations])
         spread, self.centre = torch.std_mean(rows, dim=0)
@@ -134,12 +134,13 @@ class PixelEncoder(nn.Module):
         x = observation.to(memory_format=torch.channels_last, dtype=torch.float32) / 255 - self.centre
         return torch.tanh(F.layer_norm(self.linear(self._convolve(x)), (self.features,)))
 
-    def calibrate(self, observations: Sequence[Observed]) -> None:
-        """Take the mean of these images [B, C, H, W] as the centre; some of each array are enough."""
-        rows = [images[:MOST_IMAGES] for images in observations if isinstance(images, Tensor)]
-        self.centre = sum(images.sum(dim=0, dtype=torch.float32) for images in rows) / (
-            255 * sum(len(images) for images in rows)
-        )
+    def calibrate(self, observations: Iterable[Tensor]) -> None:
+        """Take the mean of these images [B, C, H, W] as the centre; one array at a time, since they are large."""
+        total, count = torch.zeros_like(self.centre), 0
+        for images in observations:
+            some = images[:MOST_IMAGES]
+            total, count = total + some.sum(dim=0, dtype=torch.float32), count + len(some)
+        self.centre = total / (255 * count)
 
     def _convolve(self, x: Tensor) -> Tensor:
         for layer in self.convolutions:

@@ -131,11 +131,12 @@ class QLearner(ABC, Generic[Policy]):
         """Whether `calibrate` is wanted before the first update: the mean image is always subtracted from images."""
         return self.config.normalise or isinstance(self.critic["encoder"], PixelEncoder)
 
-    def calibrate(self, observations: Sequence[Observation]) -> None:
+    def calibrate(self, observations: Iterable[Observation]) -> None:
         """Before the first update: normalise observations by the statistics of these [B, ...]."""
-        self.critic["encoder"].calibrate([self.policy.tensors(rows) for rows in observations])
+        seeing: Any = self.critic["encoder"]
+        seeing.calibrate(map(self.policy.tensors, observations))
         for encoder in (self.target["encoder"], self.average.encoder):
-            encoder.load_state_dict(self.critic["encoder"].state_dict())
+            encoder.load_state_dict(seeing.state_dict())
 
     def update(self, batch: Batch[Array], *, progress: float = 0.0) -> dict[str, float]:
         """Learn from [U, B] transitions: U critic updates, then one of the policy.

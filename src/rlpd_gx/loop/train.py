@@ -175,11 +175,10 @@ class Trainer:
 
     def calibrate(self) -> None:
         """Fit the learner's observation normalisation to sampled batches."""
-        blocks = [self.hybrid.sample(self.dss(self.step)) for _ in range(CALIBRATION_BLOCKS)]
-        rows = [
+        blocks = (self.hybrid.sample(self.dss(self.step)) for _ in range(CALIBRATION_BLOCKS))
+        self.learner.calibrate(
             trees.map_leaves(lambda v: v.reshape(-1, *v.shape[2:]), block.observation) for block in blocks
-        ]
-        self.learner.calibrate(rows)
+        )
 
     def random_actions(self) -> Array:
         """Uniform actions [N, ...]."""
