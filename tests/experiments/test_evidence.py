@@ -285,3 +285,16 @@ def test_more_points_per_step_is_not_fewer_unsafe_events():
         Word.CONFIRMED,
         Word.UNDECIDED,
     ]  # every made row has the same unsafe events
+
+
+def test_tasks_with_rules_of_their_own_share_their_settings_and_a_changed_setting_is_said():
+    rows = made_rows("constraints", lambda game, variant: 1.0, games=("Hopper", "HalfCheetah"))
+    found = chapter(find("constraints"), Rows(rows))
+    assert not [note for note in found.notes if "different settings" in note]
+    (returns,) = [table for table in found.tables if table.caption == "Returns"]
+    names = [line[0] for line in returns.rows]
+    assert "RLPD-GX, policy not averaged, Hopper" in names
+    assert "RLPD-GX, policy not averaged, HalfCheetah" not in names  # it has no runs there
+    rows[0]["settings"] = rows[0]["settings"] | {"utd": 8.0}
+    (said,) = [n for n in chapter(find("constraints"), Rows(rows)).notes if "different settings" in n]
+    assert said == "Rows of 'RLPD-GX' were made with 2 different settings."

@@ -78,6 +78,8 @@ def value_table(caption: str, rows: Rows, variants: Sequence[str], columns: dict
     for variant in variants:
         found = [rows.points(variant, value) for value in columns.values()]
         for game in rows.games:
+            if several and not rows.of(variant=variant, game=game).rows:
+                continue
             name = f"{variant}, {game}" if several else variant
             lines.append([name, *(cell(points.get(game, [])) for points in found)])
     return Table(caption, ["", *columns], lines)
@@ -238,7 +240,10 @@ def notes(rows: Rows) -> list[str]:
 
 
 def _what_differs(row: Json) -> str:
-    return str({k: v for k, v in row["settings"].items() if k not in ("env", "seed", "offline", "compile")})
+    """The settings that rows of one variant should share; the task, its rules and its data differ between games."""
+    of_the_task = ("env", "rules", "offline", "seed", "compile")
+    chosen = {"policy_tau": 1.0} | row["settings"]  # rows from before there was this setting
+    return str(sorted((k, v) for k, v in chosen.items() if k not in of_the_task))
 
 
 def _one_game(rows: Rows, variant: str, value: Value) -> Interval | None:
