@@ -107,7 +107,7 @@ class PixelEncoder(nn.Module):
     """Stacked images [B, C, 84, 84] -> features, by three convolutions; shared by actor and critics.
 
     Convolutions see how an image differs from the mean image. With the still background in it, which is most of an
-    image, the features of all images become the same, and nothing is learned (results/pixels/encoder.py).
+    image, the features of all images can become the same (results/pixels/encoder.py).
     """
 
     centre: Tensor
