@@ -65,8 +65,8 @@ EXPERIMENT = Experiment(
     "From pixels",
     "The paper observes pixels; our other Atari runs at scale cpu see objects. Ours also have offline data of the "
     "package, in Pong ten recorded games of a trained agent, elsewhere the planner's; the published agents learn from "
-    "their 100,000 steps alone, and their scores are means of 100 runs. The encoder was mended on recorded games of Pong, "
-    "after a run of Pong with seed 0 had failed.",
+    "their 100,000 steps alone, and their scores are means of 100 runs. The encoder was mended on recorded games of "
+    "Pong, after a run of Pong with seed 0 had failed.",
     plan,
     show,
 )
