@@ -15,9 +15,11 @@ VARIANTS = (
     Variant(CLONE, "rlpd-gx", {"actor": "clone", "steps": 0, "warm_start_updates": 20_000, "utd": 1.0}),
 )
 NAMES = [variant.name for variant in VARIANTS]
+# Demonstrations are few and good: without cloning they are unlearned. Cloning that does not end holds the entropy below
+# any target, so alpha would grow until noise wins: it is fixed. Half of each minibatch is offline, as in RLPD.
 BUDGET: Settings = {
     "ensemble_size": 2, "target_subset": 2, "batch_size": 128, "utd": 2.0, "warm_start_updates": 10_000,
-    "clone_weight": (0.1, 1000.0),  # demonstrations are few and good: without cloning they are unlearned
+    "clone_weight": (0.1, 1000.0), "target_entropy": "fixed", "online_ratio": (0.5,),
     "steps": 20_000, "evaluate_every": 5_000, "evaluation_episodes": 25,
 }  # fmt: skip
 
