@@ -1,11 +1,11 @@
 """The offline sets of the 26 Atari games: `rlpd-gx collect --policy planner`, part by part, and joined.
 
     python -m rlpd_gx.experiments.planner_data collect runs/planner   # for hours; start it again to resume
-    python -m rlpd_gx.experiments.planner_data join runs/planner      # whatever is finished, into the package
+    python -m rlpd_gx.experiments.planner_data join runs/planner      # add what is finished to the package
     python -m rlpd_gx.experiments.planner_data table                  # results/atari-planner.txt
 
 Games take turns, so that a collection that is stopped has about as many steps of each game. A part is one file, made by
-one command with its own seed; the joined log of a game lists them in `parts`.
+one command with its own seed; the joined log of a game lists them in `parts`, and those are not collected again.
 """
 
 import argparse
@@ -24,6 +24,7 @@ from rlpd_gx.trees import Json
 PARTS = (2_000, 3_000, 5_000, 10_000, 10_000, 10_000, 10_000)  # steps; 50,000 in all
 SEED = 100  # of the first part, then 101, ...
 TABLE = Path("results/atari-planner.txt")
+PACKAGE = FOLDER / "planner"
 
 
 def main() -> None:
@@ -47,26 +48,28 @@ def collect(parts: Path) -> None:
     for part, steps in enumerate(PARTS):
         for game in GAMES:
             out = _part(parts, game, part)
-            if not out.exists():
+            if not out.exists() and SEED + part not in _seeds(_joined(PACKAGE, game)):
                 subprocess.run([sys.executable, "-m", "rlpd_gx", *_words(game, part, steps, out)], check=True)
 
 
-def join(parts: Path) -> None:
-    """One log for each game, from its parts in order; a game without a part keeps the log it has."""
+def join(parts: Path, into: Path = PACKAGE) -> None:
+    """Add to the log of each game the parts that it does not have yet."""
     for game in GAMES:
-        found = [(i, _part(parts, game, i)) for i in range(len(PARTS)) if _part(parts, game, i).exists()]
-        if not found:
-            continue
-        logs = [(part, read(path)) for part, path in found]
-        first = logs[0][1]
-        joined = {
-            "env_id": first["env_id"],
-            "kwargs": first["kwargs"],
-            "parts": [_facts(game, part, log) for part, log in logs],
-            "episodes": [episode for _, log in logs for episode in log["episodes"]],
+        log = _joined(into, game)
+        paths = {
+            part: _part(parts, game, part) for part in range(len(PARTS)) if SEED + part not in _seeds(log)
         }
-        compact = json.dumps(joined, separators=(",", ":")).replace(".0,", ",").replace(".0]", "]")
-        files.write_bytes(FOLDER / "planner" / f"{game}.json.gz", gzip.compress(compact.encode(), 9, mtime=0))
+        new = {part: read(path) for part, path in paths.items() if path.exists()}
+        for part, added in new.items():
+            log = {
+                "env_id": added["env_id"],
+                "kwargs": added["kwargs"],
+                "parts": [*log["parts"], _facts(game, part, added)],
+                "episodes": [*log["episodes"], *added["episodes"]],
+            }
+        if new:
+            compact = json.dumps(log, separators=(",", ":")).replace(".0,", ",").replace(".0]", "]")
+            files.write_bytes(into / f"{game}.json.gz", gzip.compress(compact.encode(), 9, mtime=0))
 
 
 def table() -> None:
@@ -76,7 +79,7 @@ def table() -> None:
         f"{'simulated a step':>17} {'kB':>5}"
     ]
     bytes_in_all = 0
-    for path in sorted((FOLDER / "planner").glob("*.json.gz")):
+    for path in sorted(PACKAGE.glob("*.json.gz")):
         log, size = read(path), path.stat().st_size
         parts = log["parts"]
         steps = sum(p["steps"] for p in parts)
@@ -91,9 +94,7 @@ def table() -> None:
         bytes_in_all += size
     lines += [f"{bytes_in_all / 1e6:.2f} MB in all. One command for each part:"]
     lines += [
-        f"  {part['command']}"
-        for path in sorted((FOLDER / "planner").glob("*.json.gz"))
-        for part in read(path)["parts"]
+        f"  {part['command']}" for path in sorted(PACKAGE.glob("*.json.gz")) for part in read(path)["parts"]
     ]
     files.write_bytes(TABLE, ("\n".join(lines) + "\n").encode())
     print("\n".join(lines))
@@ -102,6 +103,16 @@ def table() -> None:
 def read(path: Path) -> Json:
     """A log as it is written."""
     return dict(json.loads(gzip.decompress(path.read_bytes())))
+
+
+def _joined(folder: Path, game: str) -> Json:
+    """The log of a game in a folder; an empty one if there is none."""
+    path = folder / f"{game}.json.gz"
+    return read(path) if path.exists() else {"parts": [], "episodes": []}
+
+
+def _seeds(log: Json) -> set[int]:
+    return {part["seed"] for part in log["parts"]}
 
 
 def _part(parts: Path, game: str, part: int) -> Path:

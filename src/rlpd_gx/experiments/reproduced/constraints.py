@@ -131,8 +131,9 @@ def _no_violation(rows: Rows) -> ClaimVerdict:
 EXPERIMENT = Experiment(
     "constraints",
     "Action constraints",
-    "Not in the paper: MuJoCo tasks under the power limits of the action-constrained RL benchmark. Hopper and HalfCheetah "
-    "have offline data of policies from beginner to expert; Walker2d has none, and learns from its 20,000 steps alone.",
+    "Not in the paper: MuJoCo tasks under the power limits of the action-constrained RL benchmark. Hopper and "
+    "HalfCheetah have offline data of policies from beginner to expert; Walker2d has none, and learns from its 20,000 "
+    "steps alone.",
     plan,
     show,
 )
