@@ -142,7 +142,8 @@ class LearnerConfig:
     -0.5); `fixed` keeps alpha constant."""
     clone_weight: tuple[float, ...] = (0.03, 0.15)
     """Weight of behaviour cloning on offline rows, in units of mean |Q|, and the fraction of the run at which it
-    reaches 0 (default 1; at 2, half of it is left at the end)."""
+    reaches 0 (default 1; at 2, half of it is left at the end). Where it lasts and actions are continuous, give
+    target_entropy fixed: a clone has less entropy than the target, and alpha would grow until noise wins."""
     untested: Literal["allowed", "forbidden"] = "allowed"
     """How backup and actor treat actions that the rules were not asked about."""
     ood_penalty: Literal["calibrated"] | float = 0.0

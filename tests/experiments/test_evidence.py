@@ -302,3 +302,14 @@ def test_tasks_with_rules_of_their_own_share_their_settings_and_a_changed_settin
     rows[0]["settings"] = rows[0]["settings"] | {"utd": 8.0}
     (said,) = [n for n in chapter(find("constraints"), Rows(rows)).notes if "different settings" in n]
     assert said == "Rows of 'RLPD-GX' were made with 2 different settings."
+
+
+@pytest.mark.parametrize(("learned", "word"), [(0.9, Word.CONFIRMED), (0.7, Word.NOT_CONFIRMED)])
+def test_a_little_more_success_than_cloning_is_not_fifteen_points_more(learned, word):
+    rows = made_rows("adroit", lambda game, variant: 1.0)
+    for row in rows:
+        row["success_rate"] = (learned if row["variant"] == "RLPD-GX" else 0.6) + 0.01 * row["seed"]
+    words = {v.claim: v.word for v in find("adroit").show(Rows(rows)).verdicts}
+    assert words["Learning beats cloning of the same demonstrations (pen)"] is Word.CONFIRMED
+    assert words["Learning succeeds at least 15 percentage points more often than cloning (pen)"] is word
+    assert words["The door opens in at least 80% of episodes"] is word
