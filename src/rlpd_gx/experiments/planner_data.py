@@ -37,6 +37,8 @@ def main() -> None:
         commands.add_parser(name).add_argument("parts", type=Path, help="folder of the parts")
     commands.add_parser("table")
     chosen = parser.parse_args()
+    if chosen.command == "join" and not chosen.parts.is_dir():
+        parser.exit(2, f"{chosen.parts}: there is no such folder; `collect` makes the parts\n")
     if chosen.command == "table":
         table()
     else:
