@@ -6,6 +6,7 @@ from made_rows import TASKS, made_rows
 
 from rlpd_gx.experiments import evidence, reported
 from rlpd_gx.experiments.evidence import Interval, Rows, better, improvement, judged, lower, ratio, together
+from rlpd_gx.experiments.experiment import RANDOM, SCALES, Request
 from rlpd_gx.experiments.reproduced import NAMES, ablation, find, guard_scores
 from rlpd_gx.experiments.showing import chapter
 from rlpd_gx.report.chapter import ClaimVerdict, Word
@@ -209,6 +210,19 @@ def test_a_line_that_was_added_later_has_aggregates_once_it_has_all_games(games)
     assert words[claim] == (Word.CONFIRMED if games == 26 else Word.UNDECIDED)
     named = [row[0] for row in whole.tables[0].rows]
     assert ("RLPD-GX, averaged policy" in named) == (games == 26)
+
+
+def test_from_cells_only_what_learns_is_run_again():
+    request = Request(SCALES["cpu"], games=("Pong",), seeds=1)
+    known = {planned.fingerprint for planned in find("atari100k").plan(request)}
+    again = {p.labels["variant"]: p for p in find("atari100k-cells").plan(request)}
+    assert [name for name, planned in again.items() if planned.fingerprint in known] == [RANDOM.name]
+    assert {p.config.run.env for name, p in again.items() if name != RANDOM.name} == {"Atari/Pong-cells"}
+    ours = again["RLPD-GX, cells"].config
+    assert (ours.data.interval, ours.learner.policy_tau) == ((3,), 0.003)  # the preset, as it is
+    rows = made_rows("atari100k-cells", lambda game, variant: 50.0 if "cells" in variant else 10.0)
+    words = {v.claim: v.word for v in chapter(find("atari100k-cells"), Rows(rows)).verdicts}
+    assert words["RLPD-GX, cells scores higher than random policy, same guard"] == Word.CONFIRMED
 
 
 def test_a_table_of_some_games_claims_nothing_though_another_has_all():

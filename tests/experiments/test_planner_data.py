@@ -39,3 +39,20 @@ def test_later_parts_are_added_to_a_log_that_has_the_earlier_ones(tmp_path):
         ]
         assert [episode["seed"] for episode in log["episodes"]] == [0, 2]
     assert [path.name for path in joined.iterdir()] == ["Pong.json.gz"]  # no log without a part
+
+
+def test_parts_are_collected_side_by_side_and_only_once(tmp_path, monkeypatch):
+    monkeypatch.setattr(planner_data, "GAMES", ("Pong", "Freeway", "Boxing"))
+    monkeypatch.setattr(planner_data, "PARTS", (12,))
+    monkeypatch.setattr(planner_data, "SEED", 900)  # of no part in the package
+    write_part(tmp_path, "Boxing", 0, [5.0])
+    planner_data.collect(tmp_path, jobs=2)
+    made = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    assert sorted(made) == ["Boxing-0.json.gz", "Freeway-0.json.gz", "Pong-0.json.gz"]
+    steps = {
+        name: sum(len(e["ale_actions"]) for e in planner_data.read(tmp_path / name)["episodes"])
+        for name in made
+    }
+    assert steps == {"Boxing-0.json.gz": 1, "Freeway-0.json.gz": 12, "Pong-0.json.gz": 12}
+    planner_data.collect(tmp_path, jobs=2)
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == made

@@ -32,7 +32,7 @@ def verify(
     observation: Annotated[
         str | None,
         Option(
-            help="What the policy sees: ram, objects or pixels. Default: as it was trained, otherwise ram."
+            help="What the policy sees: ram, objects, cells or pixels. Default: as it was trained, otherwise ram."
         ),
     ] = None,
     guard: Annotated[

@@ -17,7 +17,7 @@ Format = Annotated[
 Mapping = Annotated[
     Path | None, Option(help='JSON file: {"observations": ["x", "v"], "actions": "force", ...}.')
 ]
-Observation = Annotated[str | None, Option(help="For action logs: objects, ram, pixels or both.")]
+Observation = Annotated[str | None, Option(help="For action logs: objects, cells, ram, pixels or both.")]
 Where = Annotated[list[str] | None, Option(help='Keep some steps: "behaviour_iteration <= 20".')]
 Env = Annotated[str | None, Option(help="The environment the data must fit, checked against its spaces.")]
 Clip = Annotated[bool, Option(help="Bring actions into the environment's range.")]

@@ -17,8 +17,8 @@ def reproduce(
     name: Annotated[
         str,
         Argument(
-            "ablation, shield, guards, exploration, atari100k, guard-scores, dts-early, dts-late, dss, backup, "
-            "constraints, planning, adroit, pixels, or all; several with commas share their runs."
+            "ablation, shield, guards, exploration, atari100k, atari100k-cells, guard-scores, dts-early, dts-late, "
+            "dss, backup, constraints, planning, adroit, pixels, or all; several with commas share their runs."
         ),
     ],
     scale: Annotated[

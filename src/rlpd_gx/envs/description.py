@@ -97,6 +97,6 @@ def stored_as(env_id: str, space: gym.Space) -> tuple[str, gym.Space]:
         return env_id, space
     assert isinstance(space, gym.spaces.Box)
     name = f"ALE/{game}-v5"
-    if env_id.endswith("-objects"):
+    if env_id.endswith(("-objects", "-cells")):
         return name, space
     return name, gym.spaces.Box(space.low[0], space.high[0], dtype=np.uint8)

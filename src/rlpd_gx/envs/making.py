@@ -24,7 +24,7 @@ REGISTERING = {  # module that registers environments -> prefixes of their names
     "ale_py": ("ALE/",),
     "gymnasium_robotics": ("Adroit", "Fetch", "Hand", "PointMaze", "AntMaze"),
 }
-ATARI = re.compile(r"Atari/(?P<game>.+)-(?P<observation>ram|pixels|objects)")
+ATARI = re.compile(r"Atari/(?P<game>.+)-(?P<observation>ram|pixels|objects|cells)")
 
 
 def make(env_id: str, *, wrappers: Iterable[str] = (), **options: Any) -> gym.Env:
@@ -75,7 +75,7 @@ def _wrapped(env: gym.Env, spec: str) -> gym.Env:
 def _atari(env_id: str, options: Json) -> gym.Env:
     ours = ATARI.fullmatch(env_id)
     if ours is None:
-        raise GxError(f"--env {env_id}: our games are named Atari/GAME-ram, -objects or -pixels")
+        raise GxError(f"--env {env_id}: our games are named Atari/GAME-ram, -objects, -cells or -pixels")
     from rlpd_gx.envs import atari
 
     if "max_episode_steps" in options:

@@ -26,6 +26,17 @@ def data_for(scale: Scale, folder: Path | None, out: Path, *, record: bool = Tru
     return _in(planned) if planned.is_dir() else lambda task: ""
 
 
+def preferring(name: str, data: Callable[[str], str]) -> Callable[[str], str]:
+    """The data asked for; of the sets of the package, that of this name in games that have it."""
+
+    def find(task: str) -> str:
+        asked, better = data(task), BUNDLED / name / f"{task}.json.gz"
+        of_the_package = asked and Path(asked).is_relative_to(BUNDLED)
+        return str(better) if of_the_package and better.exists() else asked
+
+    return find
+
+
 def _in(folder: Path) -> Callable[[str], str]:
     """The file or folder with the name of the task as a word in its own; at the beginning, if there is one."""
     if not folder.is_dir():

@@ -1,8 +1,8 @@
 """The offline sets of the 26 Atari games: `rlpd-gx collect --policy planner`, part by part, and joined.
 
-    python -m rlpd_gx.experiments.planner_data collect runs/planner   # for hours; start it again to resume
-    python -m rlpd_gx.experiments.planner_data join runs/planner      # add what is finished to the package
-    python -m rlpd_gx.experiments.planner_data table                  # results/atari-planner.txt
+    python -m rlpd_gx.experiments.planner_data collect runs/planner --jobs 2   # for hours; start it again to resume
+    python -m rlpd_gx.experiments.planner_data join runs/planner               # add what is finished to the package
+    python -m rlpd_gx.experiments.planner_data table                           # results/atari-planner.txt
 
 Games take turns, so that a collection that is stopped has about as many steps of each game. A part is one file, made by
 one command with its own seed; the joined log of a game lists them in `parts`, and those are not collected again.
@@ -14,6 +14,7 @@ import json
 import shlex
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from rlpd_gx import files
@@ -21,10 +22,11 @@ from rlpd_gx.envs.atari.games import GAMES
 from rlpd_gx.envs.atari.offline import FOLDER
 from rlpd_gx.trees import Json
 
-PARTS = (2_000, 3_000, 5_000, 10_000, 10_000, 10_000, 10_000)  # steps; 50,000 in all
+PARTS = (2_000, 3_000, 5_000, 10_000, 10_000)  # steps; 30,000 in all
 SEED = 100  # of the first part, then 101, ...
 TABLE = Path("results/atari-planner.txt")
-PACKAGE = FOLDER / "planner"
+PACKAGE = FOLDER / "planner-30k"
+SHORT = FOLDER / "planner"  # the first two or three parts, as the ablations have them
 
 
 def main() -> None:
@@ -34,24 +36,43 @@ def main() -> None:
     )
     commands = parser.add_subparsers(dest="command", required=True)
     for name in ("collect", "join"):
-        commands.add_parser(name).add_argument("parts", type=Path, help="folder of the parts")
+        command = commands.add_parser(name)
+        command.add_argument("parts", type=Path, help="folder of the parts")
+        if name == "collect":
+            command.add_argument("--jobs", type=int, default=1, help="parts to make at a time (default: 1)")
     commands.add_parser("table")
     chosen = parser.parse_args()
+    if chosen.command == "collect" and chosen.jobs < 1:
+        parser.exit(2, f"--jobs must be 1 or more, got {chosen.jobs}\n")
     if chosen.command == "join" and not chosen.parts.is_dir():
         parser.exit(2, f"{chosen.parts}: there is no such folder; `collect` makes the parts\n")
     if chosen.command == "table":
         table()
+    elif chosen.command == "join":
+        join(chosen.parts)
     else:
-        (collect if chosen.command == "collect" else join)(chosen.parts)
+        collect(chosen.parts, chosen.jobs)
 
 
-def collect(parts: Path) -> None:
-    """Make the parts that are missing, the games in turn."""
-    for part, steps in enumerate(PARTS):
-        for game in GAMES:
-            out = _part(parts, game, part)
-            if not out.exists() and SEED + part not in _seeds(_joined(PACKAGE, game)):
-                subprocess.run([sys.executable, "-m", "rlpd_gx", *_words(game, part, steps, out)], check=True)
+def collect(parts: Path, jobs: int = 1) -> None:
+    """Make the parts that are missing, the games in turn, some at a time."""
+    missing = [
+        _words(game, part, steps, out)
+        for part, steps in enumerate(PARTS)
+        for game in GAMES
+        if not (out := _part(parts, game, part)).exists()
+        and SEED + part not in _seeds(_joined(PACKAGE, game))
+    ]
+
+    def make(words: list[str]) -> None:
+        subprocess.run([sys.executable, "-m", "rlpd_gx", *words], check=True)
+
+    with ThreadPoolExecutor(jobs) as pool:  # each part is a process of its own
+        try:
+            list(pool.map(make, missing))
+        except BaseException:
+            pool.shutdown(cancel_futures=True)
+            raise
 
 
 def join(parts: Path, into: Path = PACKAGE) -> None:
@@ -108,9 +129,10 @@ def read(path: Path) -> Json:
 
 
 def _joined(folder: Path, game: str) -> Json:
-    """The log of a game in a folder; an empty one if there is none."""
-    path = folder / f"{game}.json.gz"
-    return read(path) if path.exists() else {"parts": [], "episodes": []}
+    """The log of a game in a folder; a new one begins with the short set, if the folder is that of the package."""
+    paths = [folder / f"{game}.json.gz"] + ([SHORT / f"{game}.json.gz"] if folder == PACKAGE else [])
+    found = [path for path in paths if path.exists()]
+    return read(found[0]) if found else {"parts": [], "episodes": []}
 
 
 def _seeds(log: Json) -> set[int]:

@@ -54,9 +54,12 @@ def test_a_wrong_table_is_noticed_by_the_slow_reference():
     assert not np.allclose(observation, [slow[n] for n in env.feature_names])
 
 
-@pytest.mark.parametrize("game", ["Seaquest", "Krull", "Qbert"])
-def test_objects_survive_clone_and_snapshot(game):
-    env = atari.make(game, "objects")
+@pytest.mark.parametrize(
+    ("game", "observation"),
+    [("Seaquest", "objects"), ("Krull", "objects"), ("Qbert", "objects"), ("Seaquest", "cells")],
+)
+def test_objects_survive_clone_and_snapshot(game, observation):
+    env = atari.make(game, observation)
     list(played(env, 40))
     clone, snapshot = env.clone(), env.snapshot()
 
@@ -66,7 +69,7 @@ def test_objects_survive_clone_and_snapshot(game):
     first = story(env)
     env.restore_clone(clone)
     np.testing.assert_array_equal(story(env), first)
-    other = atari.make(game, "objects")
+    other = atari.make(game, observation)
     other.reset(seed=9)
     other.restore(snapshot)
     np.testing.assert_array_equal(story(other), first)
@@ -87,7 +90,7 @@ def test_made_by_name_and_fit_for_gymnasium():
     env = make("Atari/Pong-objects")
     assert env.unwrapped.feature_names[:3] == ("player present", "player x", "player y")
     check_env(env, skip_render_check=True)
-    with pytest.raises(GxError, match="only 'objects' has names"):
+    with pytest.raises(GxError, match="only objects and cells have names"):
         atari.make("Pong").feature_names  # noqa: B018
 
 

@@ -51,7 +51,8 @@ def names(path):
 
 
 def test_every_game_has_a_planned_set_and_all_of_them_are_small():
-    assert {game for game in GAMES if "planner" in sets_of(game)} == set(GAMES)
+    for name in ("planner", "planner-30k"):
+        assert {game for game in GAMES if name in sets_of(game)} == set(GAMES)
     for spelled in ("ms_pacman", "mspacman", "MSPACMAN"):
         assert sets_of(spelled) == sets_of("MsPacman")
         assert game_of(f"Atari/{spelled}-ram") == "MsPacman"
@@ -59,7 +60,7 @@ def test_every_game_has_a_planned_set_and_all_of_them_are_small():
     assert sum(path.stat().st_size for path in LOGS) < 5_000_000
 
 
-@pytest.mark.parametrize("path", LOGS, ids=names)
+@pytest.mark.parametrize("path", [p for p in LOGS if p.parent.name != "planner-30k"], ids=names)
 def test_a_slice_replays_into_objects_to_its_recorded_rewards(path, tmp_path):
     made, log = cut(path, tmp_path)
     (episode,) = action_log.read(made, "objects").episodes
@@ -76,7 +77,7 @@ def test_the_whole_log_replays(path):
         assert episode.rewards.tolist() == record["rewards"]
 
 
-@pytest.mark.parametrize("path", [p for p in LOGS if p.parent.name == "planner"], ids=names)
+@pytest.mark.parametrize("path", [p for p in LOGS if p.parent.name.startswith("planner")], ids=names)
 def test_a_planned_log_says_how_it_was_made(path):
     log = log_of(path)
     steps = sum(len(episode["ale_actions"]) for episode in log["episodes"])
@@ -88,6 +89,14 @@ def test_a_planned_log_says_how_it_was_made(path):
         assert words[words.index("--policy") + 1] == "planner"
         assert words[words.index("--seed") + 1] == str(part["seed"])
         assert part["simulated_steps"] > 0
+
+
+@pytest.mark.parametrize("game", list(GAMES))
+def test_the_longer_set_continues_the_shorter_one(game):
+    short, long = (log_of(sets_of(game)[name]) for name in ("planner", "planner-30k"))
+    assert long["episodes"][: len(short["episodes"])] == short["episodes"]
+    assert long["parts"][: len(short["parts"])] == short["parts"]
+    assert sum(part["steps"] for part in long["parts"]) == 30_000
 
 
 def test_a_slice_replays_with_safe_sets_and_into_ram_and_pixels(tmp_path):
@@ -223,8 +232,8 @@ def test_planned_play_scores_more_than_random_play_and_is_not_felt_by_the_game()
 
 
 def test_a_set_is_named_in_a_run():
-    assert describe("Atari/Pong-objects").offline_sets.keys() == {"planner", "recorded"}
-    assert describe("Atari/Freeway-ram").offline_sets.keys() == {"planner", "scripted"}
+    assert describe("Atari/Pong-objects").offline_sets.keys() == {"planner", "planner-30k", "recorded"}
+    assert describe("Atari/Freeway-ram").offline_sets.keys() == {"planner", "planner-30k", "scripted"}
     assert not describe("CartPole-v1").offline_sets
     with pytest.raises(gx.GxError, match="comes with planner"):
         gx.train("Atari/Seaquest-objects", offline="recorded", steps=1)

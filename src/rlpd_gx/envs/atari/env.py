@@ -9,13 +9,13 @@ import gymnasium as gym
 import numpy as np
 from gymnasium.envs.registration import EnvSpec
 
+from rlpd_gx.envs.atari.cells import ENCODERS
 from rlpd_gx.envs.atari.games import Game, Moment, find_game
-from rlpd_gx.envs.atari.objects import Objects
 from rlpd_gx.errors import GxError, missing_extra
 from rlpd_gx.frames import SIDE, grey84
 from rlpd_gx.types import Array
 
-STACKS = {"ram": 2, "pixels": 4, "objects": 1}
+STACKS = {"ram": 2, "pixels": 4, "objects": 1, "cells": 1}
 NOOP = 0  # index of the action that does nothing, in the minimal and in the full set
 
 
@@ -45,9 +45,9 @@ class Clone:
 
 
 class AtariEnv(gym.Env[Array, Any]):
-    """One game. Observations uint8: `ram` [2, 128] or `pixels` [4, 84, 84], oldest first; `objects` float32 [n].
+    """One game. Observations: uint8 `ram` [2, 128], `pixels` [4, 84, 84], oldest first; float32 `objects`, `cells` [n].
 
-    What the numbers of `objects` are is in `feature_names`; `gx.envs.atari.Objects` has the details.
+    What the numbers of the last two are is in `feature_names`; `gx.envs.atari.Objects` and `Cells` have the details.
 
     `info` always has `score` (raw, of the whole game), `raw_reward`, `lives`, `unsafe_event` (in this step),
     `game_over` (the next reset starts a new game, also where a life is lost at `max_steps`) and `steps` (of the game).
@@ -104,7 +104,7 @@ class AtariEnv(gym.Env[Array, Any]):
         self.actions = self.ale.getLegalActionSet() if full_action_space else self.ale.getMinimalActionSet()
         self.action_meanings = tuple(action.name for action in self.actions)
         self.action_space = gym.spaces.Discrete(len(self.actions))
-        self._objects = Objects(game) if observation == "objects" else None
+        self._objects = ENCODERS[observation](game) if observation in ENCODERS else None
         self.observation_space = (
             gym.spaces.Box(0, 255, (2, 128) if observation == "ram" else (4, SIDE, SIDE), np.uint8)
             if self._objects is None
@@ -166,7 +166,9 @@ class AtariEnv(gym.Env[Array, Any]):
     def feature_names(self) -> tuple[str, ...]:
         """What each number of an `objects` observation is."""
         if self._objects is None:
-            raise GxError(f"observation is {self.observation!r}: only 'objects' has names for its numbers")
+            raise GxError(
+                f"observation is {self.observation!r}: only {' and '.join(ENCODERS)} have names for their numbers"
+            )
         return self._objects.names
 
     def reset(

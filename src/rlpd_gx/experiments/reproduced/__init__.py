@@ -7,8 +7,8 @@ from rlpd_gx.experiments.experiment import Experiment
 from rlpd_gx.loading import did_you_mean
 
 NAMES = (
-    "ablation", "shield", "guards", "exploration", "atari100k", "guard-scores", "dts-early", "dts-late",
-    "dss", "backup", "constraints", "planning", "adroit", "pixels",
+    "ablation", "shield", "guards", "exploration", "atari100k", "atari100k-cells", "guard-scores", "dts-early",
+    "dts-late", "dss", "backup", "constraints", "planning", "adroit", "pixels",
 )  # fmt: skip
 
 

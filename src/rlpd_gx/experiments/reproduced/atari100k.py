@@ -3,6 +3,8 @@
 A look-ahead is privileged, and costs more: `planning` has it.
 """
 
+from collections.abc import Mapping
+
 import numpy as np
 
 from rlpd_gx.config import Settings
@@ -39,7 +41,8 @@ CLONED = {"steps": 0, "warm_start_updates": 20_000, "utd": 1.0}  # cloning learn
 # Under RAM rules all draw from the safe set. On the games of tuning the learner scored higher that way than with its
 # proposals moved into the set in four pairs of runs, and about the same in two (results/learner-tried.jsonl).
 DRAWS: Settings = {"execution": "resample"}
-TABLES = {  # what the guard may use -> the learner; cloning of the same data and a random policy under the same guard
+Tables = Mapping[str, tuple[Variant, ...]]
+TABLES: Tables = {  # what the guard may use -> the learner; cloning of the same data, a random policy under the guard
     "no guard": (
         Variant(UNGUARDED, OUR_LEARNER, {"guard": "none"}),
         Variant("cloning, no guard", "clone", CLONED | {"guard": "none"}),
@@ -52,7 +55,7 @@ TABLES = {  # what the guard may use -> the learner; cloning of the same data an
 }
 # Chosen after the rows of the others were seen, on the games of tuning (results/atari-averages.jsonl).
 AVERAGED = "RLPD-GX, averaged policy"
-LATER = {"RAM rules": (Variant(AVERAGED, OUR_LEARNER, DRAWN.values | {"policy_tau": 0.003}),)}
+LATER: Tables = {"RAM rules": (Variant(AVERAGED, OUR_LEARNER, DRAWN.values | {"policy_tau": 0.003}),)}
 # Spans of five steps. Only the final score is reported, and guarded games are long: fewer evaluations on the way. What
 # is evaluated is the policy that learns, as it was when these settings were frozen.
 SETTINGS = {"interval": (5,), "evaluate_every": 25_000, "policy_tau": 1.0}
@@ -98,10 +101,18 @@ def aggregates(rows: Rows, variant: str, group: str = "all") -> dict[str, Interv
 
 def show(rows: Rows) -> Findings:
     """Both tables, and the paper's aggregates beside ours."""
+    return shown(rows, TABLES, LATER)
+
+
+def shown(rows: Rows, all_tables: Tables, asked_later: Tables) -> Findings:
+    """The findings of such tables: the first line of each is compared with the others."""
     verdicts = []
     in_games: list[list[str]] = []
-    tables = [_aggregates(rows), Table("Games with a higher mean score", ["", "than", "games"], in_games)]
-    for table, variants in TABLES.items():
+    tables = [
+        _aggregates(rows, all_tables, asked_later),
+        Table("Games with a higher mean score", ["", "than", "games"], in_games),
+    ]
+    for table, variants in all_tables.items():
         names = [variant.name for variant in variants]
         here = rows.of(table=table)
         if not here.rows:
@@ -116,7 +127,7 @@ def show(rows: Rows) -> Findings:
             claim, theirs = f"{names[0]} scores higher than {other}", here.points(other, score)
             verdicts.append(better(claim, ours, theirs, least_games=len(reported.GAMES)))
             in_games.append([names[0], other, _games_above(ours, theirs)])
-        for later in (v.name for v in LATER.get(table, ()) if here.of(variant=v.name).rows):
+        for later in (v.name for v in asked_later.get(table, ()) if here.of(variant=v.name).rows):
             claim, theirs = (
                 f"Our own, asked later: {later} scores higher than {names[0]}",
                 here.points(later, score),
@@ -133,11 +144,11 @@ def _games_above(ours: Points, theirs: Points) -> str:
     return f"{sum(np.mean(x) > np.mean(y) for x, y in pairs)} of {len(pairs)}"
 
 
-def _aggregates(rows: Rows) -> Table:
+def _aggregates(rows: Rows, all_tables: Tables, asked_later: Tables) -> Table:
     lines = []
-    for table, variants in TABLES.items():
+    for table, variants in all_tables.items():
         here = rows.of(table=table)
-        for variant in (*variants, *LATER.get(table, ())) if here.rows else ():
+        for variant in (*variants, *asked_later.get(table, ())) if here.rows else ():
             points = here.points(variant.name, score)
             if variant not in variants and len(points) < len(reported.GAMES):
                 continue  # other games have other means

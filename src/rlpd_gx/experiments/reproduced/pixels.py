@@ -1,12 +1,12 @@
 """Our own: three games from pixels, what the paper observes, beside published agents at the same number of steps."""
 
 from dataclasses import replace
-from pathlib import Path
 
 from rlpd_gx.experiments import reported, showing
 from rlpd_gx.experiments.evidence import Rows, judged, mean, score, together
 from rlpd_gx.experiments.experiment import Experiment, Findings, Request, Variant, atari_runs
-from rlpd_gx.experiments.plan import BUNDLED, Planned
+from rlpd_gx.experiments.offline import preferring
+from rlpd_gx.experiments.plan import Planned
 from rlpd_gx.experiments.reproduced.atari100k import OUR_LEARNER, SETTINGS
 from rlpd_gx.report.chapter import Table
 
@@ -22,16 +22,11 @@ LEARNED_PONG = 10
 def plan(request: Request) -> list[Planned]:
     """The learner alone in three games; there is no guard, since theirs have none."""
     seeing = replace(
-        request, scale=replace(request.scale, observation="pixels"), data=lambda game: _data(request, game)
+        request,
+        scale=replace(request.scale, observation="pixels"),
+        data=preferring("recorded", request.data),  # games of a trained agent
     )
     return atari_runs(seeing, seeing.choose(GAMES), [OURS], 100_000, settings=SETTINGS | LIKE_THEIRS)
-
-
-def _data(request: Request, game: str) -> str:
-    """The data asked for; of the sets of the package, recorded games of a trained agent where there are some."""
-    data, recorded = request.data(game), BUNDLED / "recorded" / f"{game}.json.gz"
-    of_the_package = data and Path(data).is_relative_to(BUNDLED)
-    return str(recorded) if of_the_package and recorded.exists() else data
 
 
 def show(rows: Rows) -> Findings:

@@ -1,7 +1,9 @@
 """Offline sets that come with the package, as action logs by set and game: `--offline planner`, `--offline recorded`.
 
-planner    `rlpd-gx collect --policy planner`; each log lists the command, seed, steps and score of its parts
-recorded   games of pretrained A3C policies (greydanus/baby-a3c), sampled actions: Pong and Breakout
+planner       `rlpd-gx collect --policy planner`, 5,000 or 10,000 steps; a log lists command, seed, steps and score of
+              its parts
+planner-30k   the same with more parts, 30,000 steps
+recorded      games of pretrained A3C policies (greydanus/baby-a3c), sampled actions: Pong and Breakout
 """
 
 from pathlib import Path

@@ -45,9 +45,10 @@ KWARGS = (
     "max_num_frames_per_episode",
 )
 LONGEST_FRAMESKIP = 64  # a damaged one would run almost without end
-OBSERVATIONS = ("ram", "pixels", "both", "objects")
+ENCODED = ("objects", "cells")  # numbers made of RAM
+OBSERVATIONS = ("ram", "pixels", "both", *ENCODED)
 # By name: environments and replay do not import each other.
-OBJECTS, EVENTS = "rlpd_gx.envs.atari:objects_of", "rlpd_gx.envs.atari.events:events_of"
+ENCODER, EVENTS = "rlpd_gx.envs.atari.cells:encoder_of", "rlpd_gx.envs.atari.events:events_of"
 Encode = Callable[[Array, Array], Array]  # RAM of now and of a step before -> observation
 SafeSetOf = Callable[[gymnasium.Env], SafeSet | None]  # of the live environment
 
@@ -64,12 +65,12 @@ def detect(path: Path) -> bool:
 
 
 def meaning(path: Path, options: Json) -> Json:
-    """What unsafe events and `objects` are: a game's table may change."""
+    """What unsafe events and objects are: a game's table may change."""
     log, table = _load(path), options.get("table")
     events = _events(log, table)
     found: Json = {"unsafe_events": None if events is None else events.meaning}
-    if options.get("observation") == "objects":
-        found["objects"] = _encoder(log, table).fingerprint
+    if (observation := options.get("observation")) in ENCODED:
+        found[observation] = _encoder(observation, log, table).fingerprint
     return found
 
 
@@ -81,7 +82,7 @@ def read(
     life_loss_ends: bool = False,
     clip_rewards: bool = False,
 ) -> Source:
-    """Replay; `observation` is `ram` [128], `pixels` [84, 84] grey, `both` as a dict, or `objects` [n].
+    """Replay; `observation` is `ram` [128], `pixels` [84, 84] grey, `both` as a dict, `objects` or `cells` [n].
 
     `table` is the game's table of objects and unsafe events, where it is not one of the 26. In a game without a table,
     a lost life is an unsafe event; without lives either, unsafe events are unknown.
@@ -104,7 +105,7 @@ def read(
     except Exception as error:  # the emulator raises its own kinds for a mode or a game it does not have
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise problem(path, "env_id", None, f"cannot be made ({reason})", "fix env_id and kwargs") from None
-    encode = _encoder(log, table) if observation == "objects" else None
+    encode = _encoder(observation, log, table) if observation in ENCODED else None
     replay = _Replay(path, env, log, observation, safe_set, encode, _events(log, table))
 
     def episodes() -> Iterator[Episode]:
@@ -200,7 +201,7 @@ class _Replay:
         parts: dict[str, Array] = {}
         if self.encode is not None:
             ram = ale.getRAM()
-            parts["objects"] = self.encode(ram, ram if self.ram is None else self.ram)
+            parts[self.observation] = self.encode(ram, ram if self.ram is None else self.ram)
             self.ram = ram
             return parts
         if self.observation != "pixels":
@@ -224,8 +225,8 @@ class _Replay:
         )
 
 
-def _encoder(log: Json, table: str | None) -> Any:
-    return load(OBJECTS, "observation")[0](table or _game(log))
+def _encoder(observation: str, log: Json, table: str | None) -> Any:
+    return load(ENCODER, "observation")[0](observation, table or _game(log))
 
 
 def _events(log: Json, table: str | None) -> Any:
