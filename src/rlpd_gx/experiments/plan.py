@@ -12,7 +12,7 @@ from typing import Any
 
 from rlpd_gx import envs, files, settings
 from rlpd_gx.config import Config, Settings
-from rlpd_gx.envs.making import make
+from rlpd_gx.envs.making import ATARI, make
 from rlpd_gx.errors import GxError
 from rlpd_gx.guardian.named import guard_options
 from rlpd_gx.loop.configure import configure
@@ -57,6 +57,8 @@ class Planned:
         values["compile"] = False
         if values["policy_tau"] == 1:  # rows from before there was this setting keep their fingerprint, too
             del values["policy_tau"]
+        if seen := _seen(values["env"]):
+            values["observation"] = seen
         values["fork"] = self.fork.fingerprint if self.fork else None
         return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()[:16]
 
@@ -145,6 +147,20 @@ def _rules(env_id: str, env_kwargs: str, name: str) -> str:
         return ",".join(rule.fingerprint for rule in ([found] if isinstance(found, Rule) else found))
     finally:
         env.close()
+
+
+@lru_cache
+def _seen(env_id: str) -> str:
+    """What the numbers of `cells` are: rows of an earlier version are not those of this one.
+
+    Other observations have no part in a fingerprint, so that rows from before keep theirs.
+    """
+    ours = ATARI.fullmatch(env_id)
+    if ours is None or ours["observation"] != "cells":
+        return ""
+    from rlpd_gx.envs.atari.cells import encoder_of
+
+    return encoder_of("cells", ours["game"]).fingerprint
 
 
 @lru_cache

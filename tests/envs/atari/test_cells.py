@@ -1,12 +1,14 @@
 """Cells: objects as before, then maps that count every thing once, where it is and where it will be."""
 
+import math
+
 import numpy as np
 import pytest
 from tests.envs.atari.slow_objects import Table
 from tests.envs.atari.test_objects import played
 
 from rlpd_gx.envs import atari
-from rlpd_gx.envs.atari.cells import AHEAD_STEPS, COLUMNS, ROWS
+from rlpd_gx.envs.atari.cells import AHEAD_STEPS, COLUMNS, ROWS, SCREEN_COLUMNS, SCREEN_ROWS
 from rlpd_gx.envs.atari.objects import LIMIT, moved
 from rlpd_gx.envs.atari.offline import sets_of
 from rlpd_gx.replay.offline import load
@@ -17,24 +19,41 @@ def shares(centres, value):
     return [float(np.interp(value, centres, np.eye(len(centres))[cell])) for cell in range(len(centres))]
 
 
+def add(maps, name, axes, suffix=""):
+    """Count one thing in the cells around (x, y); `axes` are pairs of centres and place."""
+    (columns, dx), (rows, dy) = axes
+    for x, across in zip(columns, shares(columns, dx), strict=True):
+        for y, down in zip(rows, shares(rows, dy), strict=True):
+            key = name.format(x=x, y=y) + suffix
+            maps[key] = maps.get(key, 0.0) + across * down
+
+
 def slow_maps(env):
     """Every map, thing by thing; the objects themselves have a slow reference of their own."""
     sight = env._objects.sight
     scene = sight.scene(env.ram(), env.previous_ram())
     maps = {}
+    if scene.player is None:
+        return maps
+    px, py = scene.player
     for ahead in AHEAD_STEPS:
         for kind, thing in enumerate(sight.moving):
             for member in range(sight.first_member[kind], sight.first_member[kind + 1]):
-                if scene.player is None or scene.places[member] is None:
+                if scene.places[member] is None:
                     continue
-                speed = moved(scene.places_before[member], scene.places[member], thing.wrap)
-                dx, dy = (
-                    scene.places[member][axis] - scene.player[axis] + ahead * speed[axis] for axis in (0, 1)
-                )
-                for x, across in zip(COLUMNS, shares(COLUMNS, dx), strict=True):
-                    for y, down in zip(ROWS, shares(ROWS, dy), strict=True):
-                        name = f"{thing.name} at {x:+.0f} {y:+.0f}" + (f" in {ahead} steps" if ahead else "")
-                        maps[name] = maps.get(name, 0.0) + across * down
+                x, y = scene.places[member]
+                vx, vy = moved(scene.places_before[member], scene.places[member], thing.wrap)
+                axes = (COLUMNS, x - px + ahead * vx), (ROWS, y - py + ahead * vy)
+                add(maps, thing.name + " at {x:+.0f} {y:+.0f}", axes, f" in {ahead} steps" if ahead else "")
+    still, shown, first = {}, sight.shown(env.ram()), 0
+    for thing in sight.fixed:
+        for i in range(first, first + thing.count):
+            if shown[i]:
+                x, y = sight.spots[i]
+                add(still, thing.name + " at {x:+.0f} {y:+.0f}", ((COLUMNS, x - px), (ROWS, y - py)))
+        first += thing.count
+    maps |= {name: math.log1p(count) for name, count in still.items()}
+    add(maps, "player at {x:.0f} {y:.0f}", ((SCREEN_COLUMNS, px), (SCREEN_ROWS, py)))
     return maps
 
 
@@ -44,7 +63,7 @@ def test_cells_are_objects_and_the_maps_of_a_slow_reference(game):
     names, table, occupied = env.feature_names, Table(game), 0
     count = len(atari.make(game, "objects").feature_names)
     assert len(set(names)) == len(names) == env.observation_space.shape[0]
-    for step, observation in enumerate(played(env, 300)):
+    for step, observation in enumerate(played(env, 150)):
         assert env.observation_space.contains(observation)
         if step % 15 == 1:
             slow, objects = slow_maps(env), table.observation(env.ram(), env.previous_ram())
