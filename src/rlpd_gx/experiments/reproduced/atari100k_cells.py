@@ -39,12 +39,11 @@ def plan(request: Request) -> list[Planned]:
         data=preferring("planner-30k", request.data),
     )
     runs = []
-    for table, variants in TABLES.items():
-        learning, labels = [one for one in variants if one is not CHANCE], {"table": table}
-        runs += atari_runs(seeing, games, learning, 100_000, settings=SETTINGS, labels=labels)
-        if CHANCE in variants:
-            settings = atari100k.SETTINGS
-            runs += atari_runs(request, games, [CHANCE], 100_000, settings=settings, labels=labels)
+    for table, variants in TABLES.items():  # one variant after the other: all games of the learner first
+        for variant in variants:
+            asked, settings = (request, atari100k.SETTINGS) if variant is CHANCE else (seeing, SETTINGS)
+            labels = {"table": table}
+            runs += atari_runs(asked, games, [variant], 100_000, settings=settings, labels=labels)
     return runs
 
 
