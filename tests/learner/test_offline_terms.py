@@ -12,6 +12,7 @@ from batches import batch
 
 from rlpd_gx.learner import LearnerConfig, SacContinuous, SacDiscrete, SoftDiscrete
 from rlpd_gx.learner.sac_continuous import OOD_ACTIONS
+from rlpd_gx.safe_sets import Mask
 from rlpd_gx.types import Batch
 
 N, B, OBS, WEIGHT = 4, 16, 3, 0.4
@@ -196,3 +197,30 @@ def test_a_soft_policy_clones_offline_rows_by_lowering_what_they_did_not_do(onli
     else:
         assert (q[1][[0, 2, 3]] < q[0][[0, 2, 3]]).all()
         assert q[1][1] - q[1][[0, 2, 3]].max() > 0.1  # alpha: the clone prefers the data's action
+
+
+@pytest.mark.parametrize("forbidden", [False, True])
+def test_a_soft_policy_clones_within_the_safe_set(forbidden: bool) -> None:
+    """Values of forbidden actions are not lowered; where the data's action is forbidden, there is nothing to clone."""
+    mask = Mask(np.array([True, not forbidden, True, False]))
+    codes = np.tile(mask.encode(), (B, 1))
+    observation, action = np.ones((B, OBS), np.float32), np.ones(B, np.int64)
+    data = batch(observation, action, np.full(B, 0.5), observation, np.zeros(B), codes, codes)
+    data.is_online[...] = False
+    config = replace(CONFIG, actor="auto", backup="renormalise")
+    learner = SoftDiscrete(config, SPACE, gym.spaces.Discrete(N), safe_set_spec=mask.spec, seed=0)
+    rows = learner._minibatch(data, 0)
+    place, allowed = learner.policy.index(rows.executed_action), learner.guarded.allowed(rows.safe_set)
+    bias = learner.critic["ensemble"].biases[-1]  # of the last layer: one number for each action
+
+    def gradient(weight: float) -> np.ndarray:
+        cloned = learner._cloned(rows, place, allowed, weight)
+        loss, _, _ = learner._loss(rows.observation, place, rows.reward, allowed, cloned, None)
+        return torch.autograd.grad(loss, bias)[0].sum(dim=(0, 1)).numpy()
+
+    change = gradient(1.0) - gradient(0.0)
+    if forbidden:
+        assert not change.any()
+    else:
+        assert change[1] < 0 < min(change[0], change[2])
+        assert change[3] == 0

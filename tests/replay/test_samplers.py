@@ -233,6 +233,8 @@ def test_an_action_that_is_forbidden_cuts_only_later():
     length = dict(zip(draw.rows[0].tolist(), draw.length[0].tolist(), strict=True))
     expected = {0: 3, 1: 2, 2: 1, 3: 7, 4: 6, 5: 5, 6: 4, 7: 3, 8: 2, 9: 1, 10: 4, 11: 3, 12: 2, 13: 1}
     assert length == expected
+    unguarded = Span(guarded=False).draw(extent, (1, 400), 20, 1, np.random.default_rng(0))
+    assert (unguarded.rows + unguarded.length == 14).all()  # all go on to the end of the episode
 
 
 @pytest.mark.parametrize(

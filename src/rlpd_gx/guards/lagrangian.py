@@ -18,12 +18,11 @@ import numpy as np
 
 from rlpd_gx.errors import GxError
 from rlpd_gx.guards import none
-from rlpd_gx.guards._rows import forbidden
 from rlpd_gx.guards.base import Guard
 from rlpd_gx.learner import QLearner
 from rlpd_gx.learner.costs import CostCritics
 from rlpd_gx.learner.sac import Sac
-from rlpd_gx.replay.offline import OfflineDataset
+from rlpd_gx.replay.offline import OfflineDataset, executed_margins
 from rlpd_gx.types import Array, Transition
 
 STEP = 0.05  # by which one event raises the price
@@ -94,7 +93,7 @@ class Lagrangian(Guard):
     def offline(self, data: OfflineDataset) -> OfflineDataset:
         if self.run.watched:
             return data
-        return replace(data, timeline=replace(data.timeline, unsafe_event=forbidden(data)))
+        return replace(data, timeline=replace(data.timeline, unsafe_event=executed_margins(data) < 0))
 
     def state(self) -> dict[str, Any]:
         assert self.run.costs is not None

@@ -12,11 +12,10 @@ import gymnasium as gym
 import numpy as np
 
 from rlpd_gx.guards import none
-from rlpd_gx.guards._rows import forbidden
 from rlpd_gx.guards.base import Guard
 from rlpd_gx.learner import QLearner
 from rlpd_gx.replay.hybrid import Hybrid
-from rlpd_gx.replay.offline import OfflineDataset
+from rlpd_gx.replay.offline import OfflineDataset, executed_margins
 from rlpd_gx.types import Transition
 
 
@@ -54,7 +53,7 @@ class Penalty(Guard):
 
     def offline(self, data: OfflineDataset) -> OfflineDataset:
         line = data.timeline
-        priced = line.reward - np.float32(self.value) * forbidden(data)
+        priced = line.reward - np.float32(self.value) * (executed_margins(data) < 0)
         return self.base.offline(replace(data, timeline=replace(line, reward=priced)))
 
     def learn(self, data: Hybrid) -> dict[str, float]:

@@ -59,12 +59,13 @@ class SoftDiscrete(QLearner[SoftPolicy]):
 
     def _update(self, minibatches: Sequence[Batch[Tensor]], clone_weight: float) -> dict[str, Tensor]:
         for number, batch in enumerate(minibatches):
+            place, allowed = self.policy.index(batch.executed_action), self.guarded.allowed(batch.safe_set)
             metrics, excess, finite = self._learn(
                 self._following(batch),
                 self._augmented(batch.observation),
-                self.policy.index(batch.executed_action),
-                self.guarded.allowed(batch.safe_set),
-                self._cloned(batch, clone_weight),
+                place,
+                allowed,
+                self._cloned(batch, place, allowed, clone_weight),
                 self._return_of_data(batch),
             )
             if not finite:
@@ -97,10 +98,14 @@ class SoftDiscrete(QLearner[SoftPolicy]):
         if self.config.target_entropy != "fixed" and not excess.isnan():
             self.log_temperature -= ENTROPY_GAIN * excess
 
-    def _cloned(self, batch: Batch[Tensor], weight: float) -> Tensor | None:
-        """The weight [B] of cloning each row: offline rows count, and sum to `weight`."""
-        offline = ~batch.is_online
-        return offline * (weight / offline.sum()) if weight > 0 and offline.any() else None
+    def _cloned(
+        self, batch: Batch[Tensor], place: Tensor, allowed: Allowed | None, weight: float
+    ) -> Tensor | None:
+        """The weight [B] of cloning each row: offline rows whose action [B, 1] is allowed, which sum to `weight`."""
+        counts = ~batch.is_online
+        if allowed is not None:
+            counts = counts & allowed.actions.gather(-1, place)[:, 0]
+        return counts * (weight / counts.sum()) if weight > 0 and counts.any() else None
 
     def _loss(
         self,
@@ -124,9 +129,10 @@ class SoftDiscrete(QLearner[SoftPolicy]):
         loss = each.mean(dim=1).sum()
         metrics = critic_metrics(loss.detach(), taken.detach() - goal, taken.detach())
         if cloned is not None:
-            # cross-entropy of the soft policy times alpha: its gradient does not grow as alpha falls
+            # cross-entropy of the guarded policy times alpha: its gradient does not grow as alpha falls
             alpha, scale = self.temperature, taken.detach().abs().mean()
-            loss = loss + scale * (cloned * (alpha * (q / alpha).logsumexp(dim=-1) - taken)).sum()
+            choice = q if allowed is None else q.masked_fill(~allowed.actions, -torch.inf)
+            loss = loss + scale * (cloned * (alpha * (choice / alpha).logsumexp(dim=-1) - taken)).sum()
         policy, excess = self._measured(q.detach(), observation, allowed)
         return loss, metrics | policy, excess
 

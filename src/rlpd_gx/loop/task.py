@@ -32,7 +32,7 @@ from rlpd_gx.loading import load
 from rlpd_gx.loop import offline_rules
 from rlpd_gx.loop.environments import Environments
 from rlpd_gx.replay import samplers
-from rlpd_gx.replay.offline import ActionRange, OfflineDataset, formats
+from rlpd_gx.replay.offline import ActionRange, OfflineDataset, as_online_rows, formats
 from rlpd_gx.replay.offline import load as load_offline
 from rlpd_gx.replay.offline.cache import is_dataset
 from rlpd_gx.replay.timeline import Layout
@@ -203,7 +203,8 @@ class Task:
                 state_flag="--offline-state",
                 guardian=example.described,
             )
-        return self.guard.offline(data.with_actions(example.actions.chosen).in_layout(self.layout))
+        data = as_online_rows(data.with_actions(example.actions.chosen)).in_layout(self.layout)
+        return self.guard.offline(data)
 
     def environments(self, envs: Sequence[gym.Env]) -> Environments:
         """Environments of this task, stepped together."""
@@ -285,13 +286,15 @@ class Task:
         name = self.config.data.sampler
         if name == "tree-backup" and isinstance(self.example.actions.learner_space, gym.spaces.Box):
             raise GxError("--sampler tree-backup needs discrete actions; choose span or span-cut")
+        # Only a guarded backup is about a policy that never takes forbidden actions.
+        guarded = self.config.learner.backup != "none"
         make: dict[str, Callable[[], samplers.Sampler]] = {
             "uniform": samplers.Uniform,
             "stride": samplers.Stride,
             "fixed": lambda: samplers.fixed(),
-            "span": samplers.Span,
-            "span-cut": lambda: samplers.Span("cut", learner.probability),
-            "tree-backup": lambda: samplers.Span("tree-backup"),
+            "span": lambda: samplers.Span(guarded=guarded),
+            "span-cut": lambda: samplers.Span("cut", learner.probability, guarded=guarded),
+            "tree-backup": lambda: samplers.Span("tree-backup", guarded=guarded),
         }
         return make[name]()
 

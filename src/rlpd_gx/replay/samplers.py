@@ -116,9 +116,9 @@ def fixed(width: int = 16) -> Stride:
 class Span:
     """DTS as span: independent transitions with `interval`-step targets.
 
-    A span ends early where its episode ends, and before the first *later* action that is forbidden (margin
-    below zero; an unknown margin, NaN, does not cut). Without further correction it evaluates the behaviour policy:
-    `cut` also ends it before the first later action whose probability under the policy is below `threshold`;
+    A span ends early where its episode ends and, if `guarded`, before the first *later* action that is forbidden
+    (margin below zero; an unknown margin, NaN, does not cut). Without further correction it evaluates the behaviour
+    policy: `cut` also ends it before the first later action whose probability under the policy is below `threshold`;
     `tree-backup` makes the batch carry every step (`Batch.span_steps`), for the Learner to correct.
     """
 
@@ -126,6 +126,7 @@ class Span:
     probability: Probability | None = None
     """Needed by `cut`."""
     threshold: float = 0.1
+    guarded: bool = True
 
     def __post_init__(self) -> None:
         if self.correction not in ("none", "cut", "tree-backup"):
@@ -149,9 +150,11 @@ class Span:
     def _length(self, extent: Extent, rows: Array, interval: int, stack: int) -> Array:
         """[n] steps from each row that one target may span."""
         later = extent.shift(rows[:, None], np.arange(1, interval))
-        allowed = ~(extent.timeline.margin[later] < 0)
         # the last row of an episode, and the newest of a ring, are no steps: no span goes beyond them
-        goes_on = np.logical_and.accumulate(extent.timeline.is_step[later] & allowed, axis=1)
+        goes_on = extent.timeline.is_step[later]
+        if self.guarded:
+            goes_on = goes_on & ~(extent.timeline.margin[later] < 0)
+        goes_on = np.logical_and.accumulate(goes_on, axis=1)
         if self.probability is not None and goes_on.any():
             steps = later[goes_on]
             likely = self.probability(

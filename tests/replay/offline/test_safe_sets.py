@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 
 from rlpd_gx.errors import GxError
-from rlpd_gx.guards._rows import forbidden
-from rlpd_gx.replay.offline import ActionRange, audit, load, with_safe_sets
+from rlpd_gx.replay.extent import Extent
+from rlpd_gx.replay.offline import ActionRange, as_online_rows, audit, executed_margins, load, with_safe_sets
 from rlpd_gx.replay.offline.audit import as_table
+from rlpd_gx.replay.samplers import Span
 from rlpd_gx.safe_sets import Box, Mask, Polytope, decode
 
 ALL = np.array([7], np.uint8)
@@ -90,9 +91,41 @@ def test_codes_that_nobody_can_read_are_computed_again(tmp_path):
         with_safe_sets(data, None, "rules-1")
     made = with_safe_sets(data, lambda states, context: Box(states - 9, states - 8), "rules-1")
     assert made.safe_set_spec == {"kind": "box", "dimension": 1}
-    assert forbidden(made)[made.timeline.is_step].all()  # a penalty has something to price
+    assert (executed_margins(made) < 0)[made.timeline.is_step].all()  # a penalty has something to price
     with pytest.raises(GxError, match=r"a\.npz: 'safe_set_spec': cannot be read"):
         load(flat_sets(tmp_path / "a.npz", safe_set_spec="{"))
+
+
+def test_rows_become_as_the_replay_buffer_stores_its_own(tmp_path):
+    """Forbidden actions have negative margins, which end spans; an empty mask holds the action that ran, alone."""
+    np.savez(tmp_path / "a.npz", **columns() | {"actions": np.array([0, 1, 2, 1, 0])})
+    masks = np.array([[1, 1, 0], [1, 0, 1], [0, 0, 0], [0, 0, 0], [0, 1, 1], [0, 1, 1], [1, 1, 1]])
+    tested = np.ones((7, 3))
+    tested[5, 0] = 0  # whether the last action is allowed is not known
+    made = with_safe_sets(load(tmp_path / "a.npz"), lambda *_: Mask(masks, tested), "rules-1")
+    assert np.isnan(made.timeline.margin).all()
+    line = as_online_rows(made).timeline
+    np.testing.assert_array_equal(line.margin, [1, -1, -1, np.nan, 1, np.nan, np.nan])
+    now = decode(line.safe_set, made.safe_set_spec)
+    masks[2] = [0, 0, 1]
+    assert (now.allowed == masks).all()  # row 3 is no step: nothing ran there
+    span = Span().draw(Extent.whole(line), (1, 99), 3, 1, np.random.default_rng(0))
+    assert dict(zip(span.rows[0].tolist(), span.length[0].tolist(), strict=True)) == {
+        0: 1,
+        1: 1,
+        2: 1,
+        4: 2,
+        5: 1,
+    }
+
+
+def test_a_margin_in_the_file_counts_where_it_is_lower(tmp_path):
+    np.savez(tmp_path / "a.npz", **columns() | {"margins": np.array([-2.0, 9.0, 0.5, 0.5, 0.5])})
+    made = with_safe_sets(
+        load(tmp_path / "a.npz"), lambda states, context: Box(0 * states, 0 * states + 4), "r"
+    )
+    margins = as_online_rows(made).timeline.margin
+    np.testing.assert_array_equal(margins, np.float32([-2, 2, 0.5, 0, 0, -1, 0]))
 
 
 def test_without_next_safe_sets_the_set_after_a_time_limit_is_unknown(tmp_path):

@@ -5,7 +5,7 @@ from rlpd_gx.replay.offline.dataset import OfflineDataset
 from rlpd_gx.replay.offline.episode import ActionRange, Episode, Source
 from rlpd_gx.replay.offline.formats import Format, register
 from rlpd_gx.replay.offline.loading import LiveSafeSets, load
-from rlpd_gx.replay.offline.safe_sets import with_safe_sets
+from rlpd_gx.replay.offline.safe_sets import as_online_rows, executed_margins, with_safe_sets
 
 __all__ = [
     "ActionRange",
@@ -14,7 +14,9 @@ __all__ = [
     "LiveSafeSets",
     "OfflineDataset",
     "Source",
+    "as_online_rows",
     "audit",
+    "executed_margins",
     "load",
     "register",
     "with_safe_sets",

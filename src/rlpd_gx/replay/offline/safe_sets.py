@@ -13,7 +13,7 @@ from rlpd_gx.replay.offline import cache
 from rlpd_gx.replay.offline.dataset import ASSUMED, KNOWN, OfflineDataset
 from rlpd_gx.replay.offline.episode import same_spec
 from rlpd_gx.replay.timeline import Timeline
-from rlpd_gx.safe_sets import SafeSet, Spec
+from rlpd_gx.safe_sets import Mask, SafeSet, Spec, decode
 from rlpd_gx.trees import Json, Tree
 from rlpd_gx.types import Array
 
@@ -74,6 +74,42 @@ def with_safe_sets(
             f"{dataset.name}: no row has a safe set, so drop leaves nothing; choose assume-all or other data"
         )
     return _with_codes(dataset, found, fingerprint).keep(needed)
+
+
+def executed_margins(dataset: OfflineDataset) -> Array:
+    """[n] margin of each executed action: that in its stored safe set (+1 or -1 in a mask), or a lower one in the file.
+
+    NaN where neither is known: an untested action, the last state of an episode.
+    """
+    line = dataset.timeline
+    if dataset.safe_set_spec is None or not line.safe_set.shape[1]:
+        return line.margin
+    sets, action = decode(line.safe_set, dataset.safe_set_spec), line.executed_action
+    if isinstance(sets, Mask):
+        place = action if sets.nvec is not None else action - sets.start  # joint actions are stored by number
+        value = np.where(sets.tested, np.where(sets.allowed, 1.0, -1.0), np.nan)
+        margin = np.take_along_axis(value, place[:, None], axis=1)[:, 0]
+    else:
+        margin = np.asarray(sets.margin(action))
+    return np.fmin(np.where(line.is_step, margin, np.nan), line.margin).astype(np.float32)
+
+
+def as_online_rows(dataset: OfflineDataset) -> OfflineDataset:
+    """The rows as the replay buffer stores its own.
+
+    Forbidden actions have a margin below zero, so that spans end before them. A mask that allows nothing holds the
+    action that ran, alone, so that a backup has something to use.
+    """
+    line, codes = dataset.timeline, dataset.timeline.safe_set
+    margin = executed_margins(dataset)
+    if dataset.safe_set_spec is not None and dataset.safe_set_spec["kind"] == Mask.kind and codes.shape[1]:
+        sets = decode(codes, dataset.safe_set_spec)
+        assert isinstance(sets, Mask)
+        empty = line.is_step & ~(sets.allowed | ~sets.tested).any(axis=1)
+        ran = line.executed_action[empty] - (0 if sets.nvec is not None else sets.start)
+        codes = np.array(codes)
+        codes[empty] = Mask(np.arange(sets.n) == ran[:, None]).encode()
+    return replace(dataset, timeline=replace(line, margin=margin, safe_set=codes))
 
 
 def _made_by(dataset: OfflineDataset, fingerprint: str, state_fingerprint: str | None) -> bool:
