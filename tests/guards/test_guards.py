@@ -18,6 +18,7 @@ from rlpd_gx.loop.resume import Saver, resume
 from rlpd_gx.loop.run_folder import RunFolder
 from rlpd_gx.loop.task import Task
 from rlpd_gx.loop.train import Trainer
+from rlpd_gx.replay.samplers import Span
 from rlpd_gx.rules import mask_rule
 
 RULES = {"env": "Probe/LureDiscrete-v0", "rules": "rlpd_gx.envs.probes:lure_mask"}
@@ -239,6 +240,14 @@ def test_without_a_guard_nothing_that_is_learned_depends_on_the_rules(
     for guard, same in (("none", True), ("guardian", False)):
         pairs = zip(learned(guard, others=False), learned(guard, others=True), strict=True)
         assert all(np.array_equal(one, other) for one, other in pairs) == same, guard
+
+
+@pytest.mark.parametrize(("guard", "guarded"), [("guardian", True), ("none", False), ("shield", False)])
+def test_spans_end_before_forbidden_actions_only_under_a_guarded_backup(guard: str, guarded: bool) -> None:
+    task = Task(configure("rlpd-gx", RULES | SMALL | {"guard": guard, "sampler": "span"}, "test"))
+    sampler = task.sampler(task.learner())
+    assert isinstance(sampler, Span)
+    assert sampler.guarded == guarded
 
 
 @pytest.mark.parametrize("name", ["offline", "two-stage"])
