@@ -107,8 +107,8 @@ def test_rows_become_as_the_replay_buffer_stores_its_own(tmp_path):
     line = as_online_rows(made).timeline
     np.testing.assert_array_equal(line.margin, [1, -1, -1, np.nan, 1, np.nan, np.nan])
     now = decode(line.safe_set, made.safe_set_spec)
-    masks[2] = [0, 0, 1]
-    assert (now.allowed == masks).all()  # row 3 is no step: nothing ran there
+    masks[[2, 3]] = [0, 0, 1]  # row 3 is the last state of an episode: the action before it
+    assert (now.allowed == masks).all()
     span = Span().draw(Extent.whole(line), (1, 99), 3, 1, np.random.default_rng(0))
     assert dict(zip(span.rows[0].tolist(), span.length[0].tolist(), strict=True)) == {
         0: 1,
@@ -117,6 +117,14 @@ def test_rows_become_as_the_replay_buffer_stores_its_own(tmp_path):
         4: 2,
         5: 1,
     }
+
+
+def test_actions_may_be_numbered_from_any_start(tmp_path):
+    """Where no action ran, the padding is not one: it may lie outside the mask."""
+    np.savez(tmp_path / "a.npz", **columns() | {"actions": np.array([5, 6, 7, 6, 5])})
+    allowed = np.array([[1, 0, 1]] * 7)
+    made = with_safe_sets(load(tmp_path / "a.npz"), lambda *_: Mask(allowed, start=5), "rules-1")
+    np.testing.assert_array_equal(as_online_rows(made).timeline.margin, [1, -1, 1, np.nan, -1, 1, np.nan])
 
 
 def test_a_margin_in_the_file_counts_where_it_is_lower(tmp_path):

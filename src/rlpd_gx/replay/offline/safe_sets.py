@@ -86,7 +86,7 @@ def executed_margins(dataset: OfflineDataset) -> Array:
         return line.margin
     sets, action = decode(line.safe_set, dataset.safe_set_spec), line.executed_action
     if isinstance(sets, Mask):
-        place = action if sets.nvec is not None else action - sets.start  # joint actions are stored by number
+        place = np.where(line.is_step, _number(action, sets), 0)
         value = np.where(sets.tested, np.where(sets.allowed, 1.0, -1.0), np.nan)
         margin = np.take_along_axis(value, place[:, None], axis=1)[:, 0]
     else:
@@ -98,18 +98,23 @@ def as_online_rows(dataset: OfflineDataset) -> OfflineDataset:
     """The rows as the replay buffer stores its own.
 
     Forbidden actions have a margin below zero, so that spans end before them. A mask that allows nothing holds the
-    action that ran, alone, so that a backup has something to use.
+    action that ran, alone, so that a backup has something to use; in the last state of an episode the one before.
     """
     line, codes = dataset.timeline, dataset.timeline.safe_set
     margin = executed_margins(dataset)
     if dataset.safe_set_spec is not None and dataset.safe_set_spec["kind"] == Mask.kind and codes.shape[1]:
         sets = decode(codes, dataset.safe_set_spec)
         assert isinstance(sets, Mask)
-        empty = line.is_step & ~(sets.allowed | ~sets.tested).any(axis=1)
-        ran = line.executed_action[empty] - (0 if sets.nvec is not None else sets.start)
+        empty = np.flatnonzero(~(sets.allowed | ~sets.tested).any(axis=1))
+        ran = _number(line.executed_action[np.where(line.is_step[empty], empty, empty - 1)], sets)
         codes = np.array(codes)
         codes[empty] = Mask(np.arange(sets.n) == ran[:, None]).encode()
     return replace(dataset, timeline=replace(line, margin=margin, safe_set=codes))
+
+
+def _number(action: Array, sets: Mask) -> Array:
+    """The place of actions [k] in their masks; joint actions are stored by number."""
+    return action if sets.nvec is not None else action - sets.start
 
 
 def _made_by(dataset: OfflineDataset, fingerprint: str, state_fingerprint: str | None) -> bool:
