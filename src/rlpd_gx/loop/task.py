@@ -287,7 +287,7 @@ class Task:
         if name == "tree-backup" and isinstance(self.example.actions.learner_space, gym.spaces.Box):
             raise GxError("--sampler tree-backup needs discrete actions; choose span or span-cut")
         # Only a guarded backup is about a policy that never takes forbidden actions.
-        guarded = self.config.learner.backup != "none"
+        guarded = self.learner_config.backup != "none"
         make: dict[str, Callable[[], samplers.Sampler]] = {
             "uniform": samplers.Uniform,
             "stride": samplers.Stride,

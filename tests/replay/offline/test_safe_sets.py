@@ -10,7 +10,7 @@ from rlpd_gx.replay.extent import Extent
 from rlpd_gx.replay.offline import ActionRange, as_online_rows, audit, executed_margins, load, with_safe_sets
 from rlpd_gx.replay.offline.audit import as_table
 from rlpd_gx.replay.samplers import Span
-from rlpd_gx.safe_sets import Box, Mask, Polytope, decode
+from rlpd_gx.safe_sets import Box, Intersection, Mask, Polytope, ProductMask, decode
 
 ALL = np.array([7], np.uint8)
 
@@ -134,6 +134,41 @@ def test_a_margin_in_the_file_counts_where_it_is_lower(tmp_path):
     )
     margins = as_online_rows(made).timeline.margin
     np.testing.assert_array_equal(margins, np.float32([-2, 2, 0.5, 0, 0, -1, 0]))
+
+
+def test_margins_of_other_rules_do_not_count(tmp_path):
+    stored = {"margins": np.full(5, -2.0), "rules_fingerprint": "rules-1"}
+    np.savez(tmp_path / "a.npz", **columns() | stored)
+    data = load(tmp_path / "a.npz")
+    for name, margins in (("rules-1", [-2] * 3), ("rules-2", [1, 2, 1])):
+        made = with_safe_sets(data, lambda states, context: Box(0 * states, 0 * states + 4), name)
+        np.testing.assert_array_equal(as_online_rows(made).timeline.margin[:3], margins)
+
+
+def everything_of(kind):
+    """A set of two-dimensional or two-component actions, and one of the same form that holds nothing."""
+    if kind == "product":
+        return ProductMask(np.ones(5, bool), (2, 3)), ProductMask(np.array([0, 0, 1, 1, 1], bool), (2, 3))
+    space, rule = Box(np.zeros(2), np.ones(2)), Polytope(np.array([[1.0, 1.0]]), np.array([1.5]))
+    nothing = Polytope(np.array([[1.0, 1.0]]), np.array([-1.0]))
+    return Intersection(space, rule), Intersection(space, nothing)
+
+
+@pytest.mark.parametrize("kind", ["product", "intersection"])
+def test_any_set_that_allows_nothing_becomes_what_ran(tmp_path, kind):
+    """As in the replay buffer, a backup counts the action that ran, alone, also in the last state of an episode."""
+    full, nothing = everything_of(kind)
+    actions = np.array([[0, 1], [1, 0], [0, 0], [1, 0], [0, 1]], np.float32 if kind == "intersection" else int)
+    codes = np.stack([full.encode(), nothing.encode(), *[full.encode()] * 4, nothing.encode()])
+    np.savez(tmp_path / "a.npz", **columns() | {"actions": actions})
+    data = load(tmp_path / "a.npz")
+    made = with_safe_sets(data, lambda states, _: decode(codes[: len(states)], full.spec), "rules-1")
+    sets = decode(as_online_rows(made).timeline.safe_set, full.spec)
+    for row, ran in ((1, actions[1]), (6, actions[4])):
+        assert sets[row].contains(ran)
+        assert not sets[row].contains(np.array([1, 1], actions.dtype))
+        assert not sets[row].nearest(ran).empty
+    assert sets[0].contains(np.array([0, 0], actions.dtype))
 
 
 def test_without_next_safe_sets_the_set_after_a_time_limit_is_unknown(tmp_path):

@@ -52,6 +52,9 @@ def with_safe_sets(
     """
     if missing not in ("error", "assume-all", "drop"):
         raise GxError(f"--offline-safe-sets is {missing!r}, but it must be assume-all, drop or error")
+    if dataset.rules_fingerprint not in (None, fingerprint, f"{ASSUMED}{fingerprint}"):
+        unknown = np.full_like(dataset.timeline.margin, np.nan)  # those in the file are of other rules
+        dataset = replace(dataset, timeline=replace(dataset.timeline, margin=unknown))
     if _made_by(dataset, fingerprint, state_fingerprint):
         found = _Found(dataset.timeline.safe_set, dataset.has_safe_set, dataset.safe_set_spec)
     elif encode is None:
@@ -84,37 +87,40 @@ def executed_margins(dataset: OfflineDataset) -> Array:
     line = dataset.timeline
     if dataset.safe_set_spec is None or not line.safe_set.shape[1]:
         return line.margin
-    sets, action = decode(line.safe_set, dataset.safe_set_spec), line.executed_action
-    if isinstance(sets, Mask):
-        place = np.where(line.is_step, _number(action, sets), 0)
-        value = np.where(sets.tested, np.where(sets.allowed, 1.0, -1.0), np.nan)
-        margin = np.take_along_axis(value, place[:, None], axis=1)[:, 0]
-    else:
-        margin = np.asarray(sets.margin(action))
+    margin = np.asarray(_sets(dataset).margin(_flat_actions(line)))
     return np.fmin(np.where(line.is_step, margin, np.nan), line.margin).astype(np.float32)
 
 
 def as_online_rows(dataset: OfflineDataset) -> OfflineDataset:
     """The rows as the replay buffer stores its own.
 
-    Forbidden actions have a margin below zero, so that spans end before them. A mask that allows nothing holds the
+    Forbidden actions have a margin below zero, so that spans end before them. A set that allows nothing holds the
     action that ran, alone, so that a backup has something to use; in the last state of an episode the one before.
     """
     line, codes = dataset.timeline, dataset.timeline.safe_set
     margin = executed_margins(dataset)
-    if dataset.safe_set_spec is not None and dataset.safe_set_spec["kind"] == Mask.kind and codes.shape[1]:
-        sets = decode(codes, dataset.safe_set_spec)
-        assert isinstance(sets, Mask)
-        empty = np.flatnonzero(~(sets.allowed | ~sets.tested).any(axis=1))
-        ran = _number(line.executed_action[np.where(line.is_step[empty], empty, empty - 1)], sets)
-        codes = np.array(codes)
-        codes[empty] = Mask(np.arange(sets.n) == ran[:, None]).encode()
+    rows = np.flatnonzero(~(margin >= 0))  # elsewhere the set holds what ran
+    if dataset.safe_set_spec is not None and codes.shape[1] and rows.size:
+        sets, ran = _sets(dataset)[rows], _flat_actions(line)[np.where(line.is_step[rows], rows, rows - 1)]
+        empty = ~sets.allowed.any(axis=1) if isinstance(sets, Mask) else np.asarray(sets.nearest(ran).empty)
+        if empty.any():
+            codes = np.array(codes)
+            codes[rows[empty]] = sets[empty].only(ran[empty]).encode()
     return replace(dataset, timeline=replace(line, margin=margin, safe_set=codes))
 
 
-def _number(action: Array, sets: Mask) -> Array:
-    """The place of actions [k] in their masks; joint actions are stored by number."""
-    return action if sets.nvec is not None else action - sets.start
+def _sets(dataset: OfflineDataset) -> SafeSet:
+    """The safe sets of all rows; where masks list joint actions, of their numbers, since that is what rows hold."""
+    assert dataset.safe_set_spec is not None
+    sets = decode(dataset.timeline.safe_set, dataset.safe_set_spec)
+    if isinstance(sets, Mask) and sets.nvec is not None:
+        return Mask(sets.allowed, sets.tested)
+    return sets
+
+
+def _flat_actions(line: Timeline) -> Array:
+    action = line.executed_action
+    return action.reshape(len(action), -1) if action.ndim > 1 else action
 
 
 def _made_by(dataset: OfflineDataset, fingerprint: str, state_fingerprint: str | None) -> bool:
