@@ -66,7 +66,10 @@ def test_words():
     assert judged("x", Interval(2.5, 2.1, 3.0), 2.0, "ratio").word == Word.CONFIRMED
     assert judged("x", Interval(1.5, 1.1, 1.9), 2.0, "ratio").word == Word.NOT_CONFIRMED
     assert judged("x", Interval(2.5, 1.9, 3.0), 2.0, "ratio").word == Word.UNDECIDED
-    assert judged("x", Interval(float("nan")), 2.0, "ratio").reason == "ratio was not measured"
+    assert (
+        judged("x", Interval(float("nan")), 2.0, "ratio").reason
+        == "ratio: not measured, or a mean of 0 or less"
+    )
 
 
 def test_four_seeds_claim_nothing():
@@ -94,6 +97,8 @@ def test_the_newest_row_counts():
         {"game": "a", "variant": "v", "seed": 0, "score": 2.0},
     )
     assert Rows([old, new]).points("v", evidence.score) == {"a": [2.0]}
+    at = [row | {"scale": scale} for row, scale in ((old, "cpu"), (new, "paper"))]
+    assert Rows(at).of(scale="cpu").points("v", evidence.score) == {"a": [1.0]}
 
 
 def test_what_the_paper_contradicts_itself():
@@ -131,12 +136,12 @@ def test_an_ablation_is_confirmed_where_every_part_pays():
         "ablation", lambda game, v: {"RLPD-GX": 100, "without DSS": 80, "without DTS": 60}.get(v, 40)
     )
     words = {v.claim: v.word for v in find("ablation").show(Rows(rows)).verdicts}
-    assert words["The order of importance is Guardian > DTS > DSS"] == Word.CONFIRMED
+    assert words["Leaving out the Guardian costs more than DTS, and DTS more than DSS"] == Word.CONFIRMED
     turned = made_rows(
         "ablation", lambda game, v: {"RLPD-GX": 40, "without DSS": 60, "without DTS": 80}.get(v, 100)
     )
     words = {v.claim: v.word for v in find("ablation").show(Rows(turned)).verdicts}
-    assert words["The order of importance is Guardian > DTS > DSS"] == Word.NOT_CONFIRMED
+    assert words["Leaving out the Guardian costs more than DTS, and DTS more than DSS"] == Word.NOT_CONFIRMED
 
 
 def test_an_ablation_of_few_games_claims_nothing():
@@ -144,7 +149,7 @@ def test_an_ablation_of_few_games_claims_nothing():
     for games, word in ((3, Word.UNDECIDED), (4, Word.CONFIRMED)):
         rows = made_rows("ablation", lambda game, v: parts.get(v, 40), games=ablation.GAMES[:games])
         verdicts = {v.claim: v for v in chapter(find("ablation"), Rows(rows)).verdicts}
-        found = verdicts["The order of importance is Guardian > DTS > DSS"]
+        found = verdicts["Leaving out the Guardian costs more than DTS, and DTS more than DSS"]
         assert found.word == word
         assert ("a claim needs 4 games" in found.reason) == (games == 3)
     without_one = [row for row in rows if (row["game"], row["seed"]) != (ablation.GAMES[0], 4)]

@@ -55,16 +55,20 @@ def test_page_and_markdown_have_every_experiment(results, monkeypatch):
     assert "\n|" in text
 
 
-def test_the_command_asks_for_data_where_somebody_brought_it(tmp_path, monkeypatch):
+def test_the_command_asks_for_data_where_somebody_brought_it_and_notes_stand_above(tmp_path, monkeypatch):
     rows = made_rows("constraints", lambda game, variant: 1.0, games=("Hopper",))
     for row in rows:
         row["settings"]["offline"] = "hopper-v5-ladder.hdf5"
     write(tmp_path, "constraints", rows)
     write(tmp_path, "shield", made_rows("shield", lambda game, variant: 1.0, games=("Freeway",)))
+    (tmp_path / "notes.txt").write_text("Times <1> are of the beginning.\n\n")
+    assert run(monkeypatch, "report", tmp_path) == 0
+    assert (tmp_path / "report.html").read_text().count("<p>Note: Times &lt;1&gt; are") == 1
     assert run(monkeypatch, "report", tmp_path, "--markdown", "--out", tmp_path / "RESULTS.md") == 0
     text = (tmp_path / "RESULTS.md").read_text()
     assert "reproduce constraints --scale cpu --games Hopper --data FOLDER\n" in text
     assert "reproduce shield --scale cpu --games Freeway\n" in text
+    assert text.count("\n\nNote: Times <1> are of the beginning.\n\n") == 1
 
 
 def test_a_folder_without_tables_is_one_sentence(tmp_path, monkeypatch, capsys):

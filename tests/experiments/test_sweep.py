@@ -169,6 +169,13 @@ def test_a_table_survives_a_line_that_was_cut_short(tmp_path):
     assert {name: row["score"] for name, row in table.rows().items()} == {"a": 4, "c": 3}
 
 
+def test_the_newest_row_of_a_table_comes_last(tmp_path):
+    table = Table(tmp_path / "x.jsonl")
+    for fingerprint, score in (("a", 1), ("b", 2), ("a", 3)):
+        table.add({"fingerprint": fingerprint, "score": score})
+    assert [row["score"] for row in table.rows().values()] == [2, 3]
+
+
 def test_thinned_curves_keep_the_last_step_and_the_mean():
     points = [(step, float(step)) for step in range(1, 101)]
     thin = _thinned(points)
@@ -198,6 +205,10 @@ def test_an_experiment_adopts_the_rows_that_another_has_of_the_same_run(tmp_path
     assert later.left() == []
     later.adopt()
     assert third.rows()[ours.fingerprint]["measured"] == {"returns": 1}
+    less = replace(ours, measuring={"episodes": 3})
+    fewer = Table(tmp_path / "sixth.jsonl")
+    fewer.add(row | {"measuring": {"episodes": 2}})
+    assert Sweep("sixth", [less], tmp_path / "runs", fewer)._found(fewer.rows()) == {}
     unmeasured = replace(ours, measure=("novelty",))
     assert len(Sweep("fifth", [unmeasured], tmp_path / "runs", Table(tmp_path / "fifth.jsonl")).left()) == 1
     other = replace(ours, values=SMALL | {"seed": 4})

@@ -15,6 +15,7 @@ from rlpd_gx.loop.configure import configure
 from rlpd_gx.loop.measure import ForeignPolicy, PolicySubject, measure_run
 from rlpd_gx.loop.task import Task
 from rlpd_gx.metrics import MEASUREMENTS, METRICS, measure_subject
+from rlpd_gx.safe_sets import Mask
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "hopper-v5-early.hdf5"
 LURE = {"env": "Probe/LureContinuous-v0", "rules": "rlpd_gx.envs.probes:lure_bounds"}
@@ -108,6 +109,32 @@ def test_a_policy_of_sb3_and_one_that_is_a_function(tmp_path: Path) -> None:
     lure = measure_run(run, ("ttfv", "proposals"), policy=lambda observation: 2, states=2, horizon=5)
     assert lure["ttfv"]["ttfv_event_share_without_guard"] == 1
     assert lure["proposals"]["pre_guard_violation_rate"] == 0.5
+
+
+def test_novelty_is_of_what_runs() -> None:
+    """A policy that proposes the forbidden action is measured by what the guard makes of it."""
+    settings = {"env": "Probe/LureDiscrete-v0", "rules": "rlpd_gx.envs.probes:lure_mask"}
+    task = Task(configure("rlpd-gx", settings))
+    subject = PolicySubject(task, ForeignPolicy(lambda seen: 2, task.example.actions), episode_count=2)
+    actions = [int(action) for _, action, _ in subject.played().visited]
+    assert actions == [2, actions[1]] * 2
+    assert actions[1] != 2
+
+
+@pytest.mark.parametrize(
+    ("guard", "expected"),
+    [
+        ("guardian", [[0.8, 0.2, 0], [0.2, 0.2, 0.6]]),  # moved: of two equally near actions to the first
+        ("mask", [[0.5, 0.5, 0], [0.2, 0.2, 0.6]]),  # drawn from what is allowed
+        ("none", [[0.2, 0.2, 0.6], [0.2, 0.2, 0.6]]),
+    ],
+)
+def test_support_kl_is_of_what_runs(guard: str, expected: list[list[float]]) -> None:
+    settings = {"env": "Probe/LureDiscrete-v0", "rules": "rlpd_gx.envs.probes:lure_mask", "guard": guard}
+    task = Task(configure("rlpd-gx", settings))
+    sets = Mask(np.array([[1, 1, 0], [1, 1, 1]])).encode()
+    policy = behaviour._executed(np.array([[0.2, 0.2, 0.6]] * 2), sets, task)
+    np.testing.assert_allclose(policy, expected, atol=1e-6)
 
 
 def test_atari_is_hashed_by_positions_and_not_by_timers() -> None:

@@ -41,7 +41,9 @@ def test_monte_carlo_returns() -> None:
 
 def test_collapse_is_the_maximum_drawdown() -> None:
     assert values.collapse([0, 10, 4, 12, 9])["collapse"] == 6  # from 10 to 4, not from 12 to 9
-    assert values.collapse([0, 10, 4, 12, 9])["collapse_share"] == 0.5
+    assert values.collapse([0, 10, 4, 12, 9])["collapse_share"] == 0.6
+    assert values.collapse([100, 101, 99.0, 100])["collapse_share"] < 0.02  # noise is no collapse
+    assert values.collapse([-5, -9.0]) == {"collapse": 4.0, "collapse_share": 0.0}
     assert values.collapse([1, 2, 3])["collapse"] == 0  # a curve that only rises
     assert values.collapse([5])["collapse"] == 0
     assert values.collapse([9, 0, 8])["collapse"] == 9  # where the last value alone would show a fall of 1

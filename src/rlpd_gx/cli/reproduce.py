@@ -97,7 +97,8 @@ def report(
 ) -> None:
     """Write one page from the rows of experiments: ours beside the paper's, figures, commands, verdicts.
 
-    The page needs no network. Given a run folder, it writes the report of that run.
+    The page needs no network. Lines of a file notes.txt in the folder stand above the verdicts. Given a run folder, it
+    writes the report of that run.
     """
     from rlpd_gx.errors import GxError
     from rlpd_gx.experiments.reproduced import NAMES
@@ -115,7 +116,9 @@ def report(
         raise GxError(f"{folder} holds no table of an experiment (such as ablation.jsonl) and no run")
     target = out or folder / ("RESULTS.md" if markdown else "report.html")
     make = results_markdown if markdown else results_page
-    write_bytes(target, make(TITLE, chapters).encode())
+    notes = folder / "notes.txt"
+    said = notes.read_text(encoding="utf-8").splitlines() if notes.exists() else []
+    write_bytes(target, make(TITLE, chapters, [line for line in said if line]).encode())
     print(f"Report: {target}")
 
 

@@ -30,12 +30,12 @@ Comparison = Callable[[str, Points, Points], ClaimVerdict]
 
 
 class Rows:
-    """The rows of an experiment at one scale: the newest for each game, variant and seed."""
+    """The rows of an experiment: the newest for each scale, game, variant and seed."""
 
     def __init__(self, rows: Iterable[Json]) -> None:
         newest: dict[tuple[Any, ...], Json] = {}
         for row in rows:
-            newest[row.get("game"), row.get("variant"), row.get("seed"), row.get("table")] = row
+            newest[tuple(row.get(name) for name in ("scale", "game", "variant", "seed", "table"))] = row
         self.rows = sorted(newest.values(), key=lambda row: row["seed"])
 
     def of(self, **labels: Any) -> "Rows":
@@ -196,7 +196,7 @@ def ratio(a: Points, b: Points) -> Interval:
 def judged(claim: str, interval: Interval, threshold: float, what: str) -> ClaimVerdict:
     """The verdict on "above the threshold"."""
     if not np.isfinite(interval.value):
-        return ClaimVerdict(Word.UNDECIDED, claim, f"{what} was not measured")
+        return ClaimVerdict(Word.UNDECIDED, claim, f"{what}: not measured, or a mean of 0 or less")
     if not interval.is_known:
         return ClaimVerdict(
             Word.UNDECIDED, claim, f"{what} {interval.value:.3g}, from fewer than {SEEDS_FOR_A_CLAIM} seeds"

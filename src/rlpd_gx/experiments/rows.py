@@ -44,6 +44,7 @@ class Table:
         for line in self.path.read_text(encoding="utf-8").splitlines():
             try:
                 row = json.loads(line)
+                found.pop(row["fingerprint"], None)  # the newest comes last
                 found[row["fingerprint"]] = row
             except (ValueError, TypeError, KeyError):
                 continue
@@ -79,6 +80,7 @@ def row_of(planned: Planned, path: Path, experiment: str) -> Json:
         "unsafe_events_watched": result["unsafe_events_watched"], "outside": counted_outside(metrics),
         "simulated_steps": result["simulated_steps"],
         "measured": {name: found[name] for name in planned.measure if name in found},
+        "measuring": planned.measuring,
         "rules_fingerprint": result["rules_fingerprint"], "seconds": round(_cost(result["seconds"]), 1),
         "commit": commit(), "versions": folder.read("versions.json"), "machine": machine(),
         "date": datetime.now(UTC).date().isoformat(),

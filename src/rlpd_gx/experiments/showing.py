@@ -98,7 +98,11 @@ def horizon(rows: Rows) -> str:
     """How long first unsafe events were waited for, for the caption of a table that shows them."""
     found = [row["measured"].get("ttfv") for row in rows.rows]
     known = sorted({one["horizon"] for one in found if isinstance(one, dict)})
-    return f" (times to an unsafe event count up to {', '.join(map(number, known))} steps)" if known else ""
+    return (
+        f" (times to an unsafe event count up to {', '.join(map(number, known))} steps, or the longest replay)"
+        if known
+        else ""
+    )
 
 
 def safety_table(rows: Rows, variants: Sequence[str]) -> Table:
@@ -115,9 +119,11 @@ def safety_table(rows: Rows, variants: Sequence[str]) -> Table:
         rate = "no steps" if not steps else short(1000 * sum(events) / steps) if events else "not watched"
         share = f"{100 * sum(corrected) / steps:.1f}%" if steps else "no steps"
         simulated = number(sum(row["simulated_steps"] for row in found))
-        lines.append([variant, rate, share, outside(found), simulated])
+        games = str(len({row["game"] for row in found}))  # other games have other rates
+        lines.append([variant, games, rate, share, outside(found), simulated])
     heads = [
         "",
+        "games",
         "unsafe events per 1,000 training steps",
         "corrected",
         "violations in training and evaluation (counted from outside)",

@@ -34,12 +34,15 @@ class Sweep:
         return self._found(self.table.rows(), *self.table.beside())
 
     def _found(self, *tables: dict[str, Json]) -> dict[str, Json]:
-        """Rows of the plan with all that is measured in it, from the first of the tables that has them."""
+        """Rows of the plan with all that is measured in it, from the first of the tables that has them.
+
+        A measurement that comes to mean something else needs another name, or has to be taken out of old rows.
+        """
         found: dict[str, Json] = {}
         for rows in tables:
             for planned in self.plan:
                 row = rows.get(planned.fingerprint)
-                if row is not None and set(planned.measure) <= set(row["measured"]):
+                if row is not None and _has_all(row, planned):
                     found.setdefault(planned.fingerprint, relabelled(row, planned, self.name))
         return found
 
@@ -143,6 +146,12 @@ def run(sweeps: Sequence[Sweep], engine: Engine, stream: TextIO = sys.stderr) ->
             progress.tick()
     del locks
     return failed
+
+
+def _has_all(row: Json, planned: Planned) -> bool:
+    """Whether a row has all measurements of the plan, of as many episodes and states."""
+    as_much = not planned.measure or row.get("measuring", planned.measuring) == planned.measuring
+    return as_much and set(planned.measure) <= set(row["measured"])
 
 
 def _waiting(sweeps: Sequence[Sweep]) -> list[Waiting]:

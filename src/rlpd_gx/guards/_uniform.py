@@ -16,7 +16,7 @@ from rlpd_gx.types import Array, Observation
 class Uniform:
     """A Learner whose proposals are uniformly random; the rest is the Learner's."""
 
-    def __init__(self, learner: QLearner, action_space: gym.Space) -> None:
+    def __init__(self, learner: QLearner, action_space: Any) -> None:
         self._learner, self._space = learner, action_space
 
     def act(
@@ -41,6 +41,13 @@ class Uniform:
     def explore(self, observation: Observation, safe_set: Array | None = None) -> Array:
         """The same in training."""
         return self.act(observation, safe_set)
+
+    def probability(self, observation: Observation, action: Array, safe_set: Array) -> Array:
+        """Probability [n] of each action before the guard (continuous: density per component)."""
+        if isinstance(self._space, gym.spaces.Box):
+            return np.full(len(action), 0.5)  # on -1 to 1
+        choices = self._space.nvec if isinstance(self._space, gym.spaces.MultiDiscrete) else self._space.n
+        return np.full(len(action), 1 / np.prod(choices))
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._learner, name)

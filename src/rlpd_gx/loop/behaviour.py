@@ -8,6 +8,7 @@ import torch
 
 from rlpd_gx import trees
 from rlpd_gx.learner import QLearner
+from rlpd_gx.learner.categorical import Guarded
 from rlpd_gx.loop.task import Task
 from rlpd_gx.metrics.subject import Unavailable
 from rlpd_gx.metrics.support import support_kl, support_kl_sampled
@@ -20,6 +21,7 @@ SEED = 5_000_000
 UPDATES, BLOCK, BATCH = 2_000, 50, 256
 HELD_OUT = 0.1  # of the offline rows
 KL_SAMPLES = 8  # actions in each state, where actions are continuous
+SMALLEST = 1e-30  # probability
 
 
 def cloned(task: Task) -> tuple[QLearner, Array]:
@@ -46,21 +48,23 @@ def cloned(task: Task) -> tuple[QLearner, Array]:
 def divergence(
     clone: QLearner,
     learner: QLearner | None,
-    space: gym.Space,
+    task: Task,
     seen: Observation,
     actions: Array,
     sets: Array,
 ) -> float | None:
-    """Support KL on states; without a learner the policy is what it did.
+    """Support KL on states of what is executed; without a learner that is what was seen.
 
-    None where that has no density, and where joint actions are too many to sum over.
+    Continuous policies are measured before the guard moves their actions, since what is moved has no density. None
+    where there is none at all, and where joint actions are too many to sum over.
     """
+    space = task.example.actions.learner_space
     if isinstance(space, gym.spaces.Discrete):
         each = [np.full(len(actions), space.start + a) for a in range(int(space.n))]
         if learner is None:
             own = np.stack([actions == a for a in each], axis=1).astype(np.float64)
         else:
-            own = np.stack([learner.probability(seen, a, sets) for a in each], axis=1)
+            own = _executed(np.stack([learner.probability(seen, a, sets) for a in each], axis=1), sets, task)
         return support_kl(own, np.stack([clone.probability(seen, a, sets) for a in each], axis=1))
     if learner is None or not isinstance(space, gym.spaces.Box):
         return None
@@ -72,6 +76,20 @@ def divergence(
         return np.stack([dimension * np.log(policy.probability(seen, a, sets)) for a in drawn])
 
     return support_kl_sampled(log_density(learner), log_density(clone), -dimension * np.log(2.0))
+
+
+def _executed(policy: Array, sets: Array, task: Task) -> Array:
+    """What a guard makes of a policy [B, n]: drawn from the allowed actions, or moved onto them.
+
+    A policy that is one of these already stays as it is.
+    """
+    if task.guard.mode != "enforce" or task.example.spec is None:
+        return policy
+    config = task.learner_config
+    executed = replace(config, backup="renormalise" if config.execution == "resample" else "project")
+    guarded = Guarded(policy.shape[1], task.example.spec, executed, task.example.embedding, "cpu")
+    logits = torch.as_tensor(np.log(np.maximum(policy, SMALLEST)))
+    return guarded.policy(logits, guarded.allowed(sets)).numpy()
 
 
 def _hybrid(timeline: Timeline, updates: int, stack: int) -> Hybrid:

@@ -80,7 +80,7 @@ class PlayedEpisodes:
     rewards: list[Array] = field(default_factory=list)
     tally: Tally = field(default_factory=Tally)
     visited: list[tuple[Tree, Array, Array]] = field(default_factory=list)
-    """Observation, proposed action and safe set."""
+    """Observation, executed action and safe set."""
 
 
 @dataclass(eq=False)
@@ -131,12 +131,13 @@ class PolicySubject:
         """Whole episodes from seeds of their own."""
         found, stride, rewards = PlayedEpisodes(), 1, []
         steps = self._player(environments, self.seed).episodes(self.episode_count, self.seed)
-        for number, (seen, proposed, transition) in enumerate(steps):
+        for number, (seen, _, transition) in enumerate(steps):
             if transition.executed[0]:
                 rewards.append(float(transition.reward[0]))
                 if number % stride == 0:
                     assert transition.safe_set is not None
-                    found.visited.append((trees.index(seen, 0), proposed[0], transition.safe_set[0]))
+                    taken = transition.executed_action[0]
+                    found.visited.append((trees.index(seen, 0), taken, transition.safe_set[0]))
                     if len(found.visited) > 2 * KEPT_STATES:
                         found.visited, stride = found.visited[::2], 2 * stride
             count(found.tally, transition, environments)
@@ -279,8 +280,7 @@ class PolicySubject:
             raise Unavailable("the Guardian stopped every episode before its first step")
         seen = trees.stack([row[0] for row in visited])
         actions, sets = np.stack([row[1] for row in visited]), np.stack([row[2] for row in visited])
-        space = self.task.example.actions.learner_space
-        kl = behaviour.divergence(clone, self.learner, space, seen, actions, sets)
+        kl = behaviour.divergence(clone, self.learner, self.task, seen, actions, sets)
         return Support(clone.probability(seen, actions, sets), held_out, kl)
 
 

@@ -43,13 +43,18 @@ def monte_carlo(rewards: npt.ArrayLike, gamma: float, *, terminated: bool) -> Ar
 
 
 def collapse(curve: npt.ArrayLike) -> dict[str, float]:
-    """Maximum drawdown of an evaluation curve [k]: the largest fall below an earlier peak, and its share."""
+    """Maximum drawdown of an evaluation curve [k]: the largest fall below an earlier peak, and as a share of a peak.
+
+    A share of the curve's range would be near 1 for every curve that only has noise. Peaks of 0 or less have no share.
+    """
     values = np.asarray(curve, np.float64)
-    if not len(values):
-        return {"collapse": 0.0, "collapse_share": 0.0}
-    drawdown = float((np.maximum.accumulate(values) - values).max())
-    spread = float(np.ptp(values))
-    return {"collapse": drawdown, "collapse_share": drawdown / spread if spread > 0 else 0.0}
+    peaks = np.maximum.accumulate(values)
+    falls = peaks - values
+    shares = falls[peaks > 0] / peaks[peaks > 0]
+    return {
+        "collapse": float(falls.max(initial=0.0)),
+        "collapse_share": float(shares.max(initial=0.0)),
+    }
 
 
 def _scale(values: Array) -> float:

@@ -14,19 +14,21 @@ ABOUT = (
 )
 
 
-def results_page(title: str, chapters: Sequence[Chapter]) -> str:
-    """The whole page."""
+def results_page(title: str, chapters: Sequence[Chapter], notes: Sequence[str] = ()) -> str:
+    """The whole page; `notes` are what readers have to know of all its rows."""
     links = "".join(
         f'<li><a href="#{escape(chapter.name)}">{escape(chapter.title)}</a></li>' for chapter in chapters
     )
     overview = section("Verdicts", f'<table class="verdicts">{"".join(map(_summary, chapters))}</table>')
-    body = f"<nav><ul>{links}</ul></nav>{overview}" + "".join(map(_chapter, chapters))
+    known = "".join(f"<p>Note: {escape(note)}</p>" for note in notes)
+    body = f"<nav><ul>{links}</ul></nav>{known}{overview}" + "".join(map(_chapter, chapters))
     return document(title, ABOUT, body)
 
 
-def results_markdown(title: str, chapters: Sequence[Chapter]) -> str:
+def results_markdown(title: str, chapters: Sequence[Chapter], notes: Sequence[str] = ()) -> str:
     """The same without figures."""
-    parts = [f"# {title}", ABOUT, "## Verdicts", _markdown_table(_verdicts(chapters))]
+    said = [f"Note: {note}" for note in notes]
+    parts = [f"# {title}", ABOUT, *said, "## Verdicts", _markdown_table(_verdicts(chapters))]
     for chapter in chapters:
         parts += [f"## {chapter.title}", chapter.about, *(f"Note: {note}" for note in chapter.notes)]
         parts += [f"- **{v.word}**: {v.claim}. {v.reason}." for v in chapter.verdicts]

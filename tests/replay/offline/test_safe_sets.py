@@ -158,7 +158,9 @@ def everything_of(kind):
 def test_any_set_that_allows_nothing_becomes_what_ran(tmp_path, kind):
     """As in the replay buffer, a backup counts the action that ran, alone, also in the last state of an episode."""
     full, nothing = everything_of(kind)
-    actions = np.array([[0, 1], [1, 0], [0, 0], [1, 0], [0, 1]], np.float32 if kind == "intersection" else int)
+    actions = np.array(
+        [[0, 1], [1, 0], [0, 0], [1, 0], [0, 1]], np.float32 if kind == "intersection" else int
+    )
     codes = np.stack([full.encode(), nothing.encode(), *[full.encode()] * 4, nothing.encode()])
     np.savez(tmp_path / "a.npz", **columns() | {"actions": actions})
     data = load(tmp_path / "a.npz")

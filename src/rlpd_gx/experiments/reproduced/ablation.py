@@ -50,7 +50,7 @@ def show(rows: Rows) -> Findings:
     ]
     verdicts += [
         together(
-            "The order of importance is Guardian > DTS > DSS",
+            "Leaving out the Guardian costs more than DTS, and DTS more than DSS",
             [
                 above("leaving out the Guardian costs more than DTS", points[NO_DTS], points[NO_GUARDIAN]),
                 above("leaving out DTS costs more than DSS", points[NO_DSS], points[NO_DTS]),

@@ -44,7 +44,12 @@ def show(rows: Rows) -> Findings:
         verdicts.append(against_each(claim, rows, GUARDIAN, SAFETY, value, better))
         share = ratio(rows.points(GUARDIAN, value), rows.points(ONLINE, value))
         verdicts.append(
-            judged(f"Guardian's {what} is at least 0.9 of the unguarded one", share, 0.9, "ratio")
+            judged(
+                f"Guardian's {what} is at least 0.9 of that without guard and offline data",
+                share,
+                0.9,
+                "ratio",
+            )
         )
     for what, value in (("action novelty", NOVELTY), ("support KL", SUPPORT_KL)):
         claim = f"Guardian has the highest {what} of the safe methods"

@@ -23,6 +23,8 @@ from rlpd_gx.experiments.evidence import (
 )
 from rlpd_gx.experiments.experiment import RANDOM, Experiment, Findings, Request, Variant, atari_runs
 from rlpd_gx.experiments.plan import Planned
+from rlpd_gx.metrics.values import collapse
+from rlpd_gx.trees import Json
 
 GAMES = ("Freeway", "Breakout", "Qbert", "Seaquest", "BankHeist", "Frostbite")
 GUARDIAN, SHIELD = "RLPD-GX", "SAC+Shield"
@@ -32,9 +34,14 @@ VARIANTS = (
     RANDOM,
 )
 NAMES = [variant.name for variant in VARIANTS]
-MEASURE = ("values", "optimism", "collapse", "ttfv")
-FALL = measured("collapse", "collapse_share")
+MEASURE = ("values", "optimism", "ttfv")
 SAFE_STEPS = measured("ttfv", "ttfv_restricted_mean_with_guard")
+
+
+def fall(row: Json) -> float | None:
+    """The largest fall below an earlier peak, as a share of that peak."""
+    heights = [height for _, height in evaluation_curve(row)]
+    return collapse(heights)["collapse_share"] if heights else None
 
 
 def plan(request: Request) -> list[Planned]:
@@ -54,7 +61,7 @@ def show(rows: Rows) -> Findings:
 
     verdicts = [
         above("RLPD-GX ends with a higher score than SAC+Shield", *both(score)),
-        above("SAC+Shield collapses: its score falls further below its peak", *both(FALL)[::-1]),
+        above("SAC+Shield collapses: its score falls further below its peak", *both(fall)[::-1]),
         below("RLPD-GX has a lower TD error", *both(td_error)),
         below("RLPD-GX has a lower Q-ensemble variance", *both(q_variance)),
         of_enough_games(
@@ -73,7 +80,7 @@ def show(rows: Rows) -> Findings:
         "TD error (scaled), last quarter": td_error,
         "Q variance (scaled), last quarter": q_variance,
         "Q above the return that followed": measured("optimism", "optimism"),
-        "largest fall of the score": FALL,
+        "largest fall below an earlier score": fall,
         "steps to the first unsafe event": SAFE_STEPS,
     }
     tables = [
