@@ -22,6 +22,10 @@ from rlpd_gx.types import Array, Observation
 
 RESAMPLES = 16  # draws for `resample`; if none is allowed, the Guardian projects the first
 LOG_STD = (-20.0, 2.0)
+END = 1e-6  # distance from -1 and 1 at which actions beyond it count as lying
+# The same for actions that are cloned. The density of a squashed Gaussian has no bound at the ends of its range, where
+# controllers often are (41% of the components of Hopper's ladder data): chasing it saturates the policy.
+CLONED_END = 1e-2
 # scale of a soft policy's untrained values: they are much smaller than alpha, so it is uniform
 FIRST_VALUES = 0.01
 UNSUPPORTED = -1e30  # logit: finite, so that a softmax over unsupported actions alone is uniform
@@ -234,10 +238,11 @@ class GaussianPolicy(PolicyNetwork):
         log_density = -0.5 * (noise.square() + math.log(2 * math.pi)) - log_std - _log_slope(u)
         return Draw(torch.tanh(u), log_density.sum(dim=-1))
 
-    def log_density(self, features: Tensor, action: Tensor) -> Tensor:
+    def log_density(self, features: Tensor, action: Tensor, *, cloned: bool = False) -> Tensor:
         """log pi(a) [B] of actions in [-1, 1]; those at or beyond the ends count as just inside."""
         mean, log_std = self._gaussian(features)
-        u = torch.atanh(action.clamp(-1 + 1e-6, 1 - 1e-6))
+        nearest = 1 - (CLONED_END if cloned else END)
+        u = torch.atanh(action.clamp(-nearest, nearest))
         scaled = (u - mean) * torch.exp(-log_std)
         log_density = -0.5 * (scaled.square() + math.log(2 * math.pi)) - log_std - _log_slope(u)
         return log_density.sum(dim=-1)

@@ -108,10 +108,12 @@ class SacContinuous(ActionCritics[GaussianPolicy]):
         return (self.temperature * log_density + penalty - value).mean(), excess, metrics
 
     def _probability(self, features: Tensor, action: Tensor, safe_set: Array) -> Tensor:
-        return (self._log_likelihood(features, action) / self.policy.dimension).exp()
+        as_cloned = self.config.actor == "clone"
+        density = self.policy.log_density(features, self.policy.normalised(action), cloned=as_cloned)
+        return (density / self.policy.dimension).exp()
 
     def _log_likelihood(self, features: Tensor, action: Tensor) -> Tensor:
-        return self.policy.log_density(features, self.policy.normalised(action))
+        return self.policy.log_density(features, self.policy.normalised(action), cloned=True)
 
     def _target_at(self, features: Tensor, action: Tensor, members: Tensor | None) -> Tensor:
         return self._target_q(features, self.policy.normalised(action), members)
