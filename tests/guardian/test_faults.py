@@ -111,6 +111,15 @@ def test_a_proposal_that_is_no_action_is_replaced(proposed):
         assert all(c.blocked == 0 for c in guardian.audit.tally.rules.values())
 
 
+@pytest.mark.parametrize("proposed", [1e39, -1e300])
+def test_finite_proposals_beyond_the_type_of_the_space_are_projected(proposed):
+    guardian = gx.Guardian(PLANE, gx.bounds_rule(lambda s: ([-0.5] * 2, [0.5] * 2)))
+    verdict = guardian.certify(None, np.array([proposed, 0.2]))
+    assert verdict.status == "projected"
+    assert verdict.action[0] == pytest.approx(0.5 * np.sign(proposed))
+    assert abs(verdict.action[1]) <= 0.5
+
+
 @pytest.mark.parametrize("proposed", [3, -1, 1.0, True, np.array([0.0])])
 def test_numbers_that_are_no_discrete_action(proposed):
     guardian = gx.Guardian(THREE, gx.mask_rule(lambda s: np.ones(3, bool)), fallback=2)
@@ -271,6 +280,32 @@ def test_a_slow_rule_leaves_time_for_the_fallback_function():
         forever.set()
 
 
+@pytest.mark.parametrize("function", [False, True])
+@pytest.mark.parametrize("late_first", [False, True])
+def test_a_rule_that_answers_checks_the_fallback_while_another_is_late(function, late_first):
+    def limited(state):
+        return [-0.2, -1.0], [0.2, 1.0]
+
+    def server(state):
+        time.sleep(float(state[0]))
+        return [-1.0, -1.0], [1.0, 1.0]
+
+    rules = [gx.bounds_rule(limited, name="limit"), gx.bounds_rule(server, name="server")]
+    rules = rules[::-1] if late_first else rules
+    for fallback, allowed in (([0.1, 0.9], True), ([0.9, 0.1], False)):
+        action = np.array(fallback, np.float32)
+        given = (lambda state, action=action: action) if function else action
+        guardian = gx.Guardian(PLANE, rules, fallback=given, deadline=0.4)
+        assert guardian.certify(np.zeros(1), SAFE).status == "allowed"
+        if not allowed:
+            with pytest.raises(gx.StopEpisode, match="did not answer"):
+                guardian.certify(np.ones(1), SAFE)
+            continue
+        verdict = guardian.certify(np.ones(1), SAFE)
+        assert np.array_equal(verdict.action, action)
+        assert verdict.executed_margin == pytest.approx(0.1)
+
+
 def test_threads_wait_for_each_other_instead_of_falling_back():
     guardian = gx.Guardian(PLANE, gx.rule(lambda s, a: True), deadline=60.0)
 
@@ -361,6 +396,29 @@ def test_a_rule_cannot_change_the_action_or_the_state_for_the_others():
     state = np.array([5.0])
     limit = gx.mask_rule(lambda s: np.array([s[0] < 1, True, True]), name="limit")
     assert gx.Guardian(THREE, [gx.mask_rule(erases), limit], fallback=2).certify(state, 0).action != 0
+
+
+@pytest.mark.parametrize("batched", [False, True])
+@pytest.mark.parametrize("made", [lambda: {"closed": [0]}, lambda: torch.tensor([5.0])], ids=["list", "tensor"])
+def test_lists_and_tensors_are_each_rule_s_own(made, batched):
+    """They cannot be write-protected: what a rule does to them is not seen by the next one, nor in the next step."""
+
+    def empties(state):
+        if isinstance(state, dict):
+            state["closed"].clear()
+        else:
+            state.mul_(0)
+        return np.ones((1, 3) if batched else 3, bool)
+
+    def closed(state):
+        there = bool(state["closed"]) if isinstance(state, dict) else float(state.ravel()[0]) > 1
+        return np.array([[not there, True, True]] if batched else [not there, True, True])
+
+    rules = [gx.mask_rule(f, name=f.__name__, batched=batched) for f in (empties, closed)]
+    for together in (rules, [*rules, gx.rule(lambda s, a: True)]):  # verdicts that are remembered, and others
+        guardian, state = gx.Guardian(THREE, together), made()
+        for _ in range(2):
+            assert guardian.certify(state, 0).action != 0
 
 
 def test_a_verdict_cannot_be_changed_afterwards():

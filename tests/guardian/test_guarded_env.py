@@ -2,10 +2,12 @@
 
 import copy
 import pickle
+from collections import namedtuple
 
 import gymnasium as gym
 import numpy as np
 import pytest
+import torch
 from gymnasium.utils.env_checker import check_env
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from line_world import NOT_MARKOV, RATE, Line
@@ -115,6 +117,107 @@ def test_an_environment_that_hides_where_episodes_end_is_refused():
         gx.GuardedVectorEnv(vector, rule)
     with pytest.raises(gx.GxError, match="Autoreset"):
         gx.GuardedEnv(gym.wrappers.Autoreset(Line()), rule)
+
+
+def test_what_would_change_an_allowed_action_inside_the_guard_is_refused():
+    rule = gx.bounds_rule(lambda s: ([-1], [1]))
+    with pytest.raises(gx.GxError, match="StickyAction"):
+        gx.GuardedEnv(gym.wrappers.StickyAction(Line(), 0.5), rule)
+    for nested in (gx.GuardedEnv(Line(), rule), gym.wrappers.TimeLimit(gx.GuardedEnv(Line(), rule), 9)):
+        with pytest.raises(gx.GxError, match="give all rules to one guard"):
+            gx.GuardedEnv(nested, rule)
+        with pytest.raises(gx.GxError, match="give all rules to one guard"):
+            gx.GuardedVectorEnv(SyncVectorEnv([lambda nested=nested: nested]), rule)
+    elsewhere = gym.vector.AsyncVectorEnv([lambda: gx.GuardedEnv(Line(), rule)])
+    outer = gx.GuardedVectorEnv(elsewhere, rule)
+    outer.reset(seed=0)
+    with pytest.raises(gx.GxError, match="give all rules to one guard"):
+        outer.step(np.zeros((1, 1), np.float32))
+    outer.close()
+
+
+class Doors(gym.Env):
+    """Which two of four doors are open is in `info`, as an array, a list and a tensor inside a tuple with names."""
+
+    observation_space, action_space = gym.spaces.Discrete(4), gym.spaces.Discrete(4)
+    Named = namedtuple("Named", "open")
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.taken = []
+        return 0, self._doors()
+
+    def step(self, action):
+        self.taken.append(int(action))
+        return 0, 0.0, False, False, self._doors()
+
+    def _doors(self):
+        here = [True, False, True, False]
+        return {"array": np.array(here), "list": list(here), "named": self.Named(torch.tensor(here))}
+
+
+READINGS = {
+    "array": lambda env, observation, info: info["array"],
+    "list": lambda env, observation, info: {"open": info["list"]},
+    "named": lambda env, observation, info: info["named"].open,
+}
+
+
+@pytest.mark.parametrize("reading", READINGS)
+def test_an_agent_that_writes_into_info_does_not_change_what_rules_read(reading):
+    rule = gx.mask_rule(lambda s: np.array([bool(b) for b in (s["open"] if isinstance(s, dict) else s)]))
+    env = gx.GuardedEnv(Doors(), rule, state=READINGS[reading])
+    _, info = env.reset(seed=0)
+    for _ in range(3):
+        info["array"][:], info["list"][:] = True, [True] * 4
+        info["named"].open[:] = True
+        *_, info = env.step(1)
+    assert not {1, 3} & set(env.unwrapped.taken)
+
+
+@pytest.mark.parametrize("mode", [AutoresetMode.SAME_STEP, AutoresetMode.NEXT_STEP])
+def test_the_same_in_a_vector(mode):
+    vector = SyncVectorEnv([Doors, Doors], autoreset_mode=mode)
+    rule = gx.mask_rule(lambda s: s, name="open", batched=True)
+    env = gx.GuardedVectorEnv(vector, rule, state=lambda envs, observations, infos: infos["array"])
+    _, infos = env.reset(seed=0)
+    for _ in range(3):
+        infos["array"][:] = True
+        *_, infos = env.step(np.array([1, 3]))
+    assert not {1, 3} & {action for member in vector.envs for action in member.taken}
+
+
+@pytest.mark.parametrize("in_vector", [False, True])
+def test_after_an_environment_has_raised_in_a_step_a_reset_comes_first(in_vector):
+    """It may have moved: neither its state nor the previous action is known."""
+
+    class Breaks(Line):
+        def step(self, action):
+            result = super().step(action)
+            if self.breaks:
+                raise TimeoutError("the arm did not answer")
+            return result
+
+    member = Breaks()
+    member.breaks = False
+    with pytest.warns(UserWarning, match=NOT_MARKOV):
+        env = (
+            gx.GuardedVectorEnv(SyncVectorEnv([lambda: member]), RATE)
+            if in_vector
+            else gx.GuardedEnv(member, RATE)
+        )
+    action = np.ones((1, 1) if in_vector else 1, np.float32)
+    env.reset(seed=0)
+    env.step(action)
+    member.breaks = True
+    with pytest.raises(TimeoutError):
+        env.step(action)
+    member.breaks = False
+    with pytest.raises(gym.error.ResetNeeded):
+        env.step(action)
+    assert env.audit.tally.episodes == 1
+    env.reset(seed=0)
+    env.step(action)
 
 
 def test_verdicts_can_be_copied_and_sent_to_other_processes():

@@ -56,8 +56,13 @@ class BoxJudge:
                 f"proposal of shape {given.shape[1:]} and type {given.dtype} is not an action of {self.space}"
             )
             return np.zeros((count, self.dimension), self.space.dtype), dict.fromkeys(range(count), what)
+        given = given.reshape(count, self.dimension)
         with np.errstate(over="ignore"):
-            values = given.reshape(count, self.dimension).astype(self.space.dtype)
+            values = given.astype(self.space.dtype)
+        # finite, but beyond the largest number of this type: as far out as that
+        beyond = np.isinf(values) & np.isfinite(given)
+        largest = np.finfo(self.space.dtype).max  # type: ignore[type-var]  # a Box of floats
+        values[beyond] = np.copysign(largest, values[beyond])
         bad = np.flatnonzero(~np.isfinite(values).all(axis=-1))
         failures = {int(i): f"proposal {values[i].tolist()} is not finite" for i in bad}
         values[bad] = 0

@@ -122,5 +122,19 @@ def batched(values: list[Tree]) -> Tree:
 
 
 def private(value: Tree) -> Tree:
-    """A copy of arrays, also inside dicts and tuples, that no other code writes into."""
-    return map_leaves(lambda leaf: leaf.copy() if isinstance(leaf, np.ndarray) else leaf, value)
+    """A copy of arrays, lists and tensors, also inside dicts and tuples, that no other code writes into."""
+    return map_leaves(_own, value)
+
+
+def _own(leaf: Tree) -> Tree:
+    if isinstance(leaf, np.ndarray):
+        copied = leaf.copy()
+        if leaf.dtype == object:
+            for place in np.ndindex(leaf.shape):
+                copied[place] = private(leaf[place])
+        return copied
+    if isinstance(leaf, list):
+        return [private(part) for part in leaf]
+    if isinstance(leaf, tuple):  # with names
+        return type(leaf)(*map(private, leaf))
+    return leaf.detach().clone() if hasattr(leaf, "detach") else leaf

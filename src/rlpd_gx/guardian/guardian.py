@@ -42,8 +42,9 @@ class Guardian:
         fallback: an action of the space (or state -> action) to run when some rule cannot be asked. It must be safe
             by itself: only the rules that can still be asked check it.
         mode: "enforce", or "monitor": report what would have been blocked and let it through.
-        deadline: seconds a verdict may take. If the fallback is a function, half of that time is reserved for
-            it; the Guardian does not wait for a late one.
+        deadline: seconds a verdict may take; the Guardian does not wait for a late rule. Half of that time is
+            reserved for the fallback if it is a function, or if there are several rules: those that answer alone, while
+            another one is late, check it.
         metric: weights of the action components in distances (Box spaces) [d].
         near_miss: proposals with a margin below this, in the rule's units, are counted as near misses.
         audit: a file to which corrections are appended, or an `Audit`.
@@ -80,6 +81,7 @@ class Guardian:
         self._judge = _judge_for(action_space, self.rules, embedding, metric)
         self.deadline = deadline
         self._rules_worker, self._fallback_worker = Worker("the rules"), Worker("the fallback")
+        self._apart: list[tuple[Judge, Worker]] = []  # each rule alone, made when first needed
         self._audit = audit if isinstance(audit, Audit) else Audit(audit)
         plain = [None if v is None else np.asarray(v, dtype=np.float64) for v in (embedding, metric)]
         unseeded = copy.copy(action_space)  # agents seed and sample spaces: that is no other guard
@@ -262,8 +264,8 @@ class Guardian:
 
     def _ask(self, call: Callable[[], T], count: int) -> T | Judgement:
         """The outcome of asking the rules, within the deadline; a judgement without answers if that fails."""
-        # Half of the time is for a fallback that is a function.
-        limit = self.deadline if self.deadline is None or not callable(self.fallback) else self.deadline / 2
+        reserved = callable(self.fallback) or (self.fallback is not None and len(self.rules) > 1)
+        limit = self.deadline / 2 if self.deadline is not None and reserved else self.deadline
         try:
             return self._rules_worker.run(call, limit)
         except Missed as late:
@@ -299,7 +301,7 @@ class Guardian:
         for row in sorted(judgement.failures):
             judgement.status[row], judgement.exact[row], judgement.distance[row] = FALLBACK, False, np.nan
             state, context = states.one(row, ("previous_action",))
-            found = self._declared(judgement, row, state, clock)
+            found = self._declared(judgement, row, states, state, clock)
             if found is None:
                 found = self._previous(judgement, row, context["previous_action"], clock)
             if found is None:
@@ -309,7 +311,7 @@ class Guardian:
         return stopped
 
     def _declared(
-        self, judgement: Judgement, row: int, state: State, clock: Clock
+        self, judgement: Judgement, row: int, states: States, state: State, clock: Clock
     ) -> tuple[Action, np.ndarray] | None:
         """The declared fallback and its margins, unless a rule that can be asked in time forbids it."""
         fallback = self.fallback
@@ -324,7 +326,10 @@ class Guardian:
                     judgement.failures[row] += f"; the fallback returned {wrong}"
                     return None
             action = self._typed(fallback)
-            margins = self._margins_at(judgement, row, action, clock)
+            if judgement.margin_at is None:
+                margins = self._margins_apart(states[np.array([row])], action, clock)
+            else:
+                margins = self._margins_at(judgement, row, action, clock)
         except Missed as late:
             judgement.failures[row] += f"; {late}"
             return None
@@ -356,6 +361,28 @@ class Guardian:
             return self._rules_worker.run(lambda: ask(row, action), clock.left)
         except Missed:
             return unknown
+
+    def _margins_apart(self, states: States, action: Action, clock: Clock) -> np.ndarray:
+        """Margins at an action [R] of the rules that answer alone; NaN for those that fail or are late.
+
+        All together were late, or failed: which one is not known, so each has its own thread and share of the time.
+        """
+        found = np.full(len(self.rules), np.nan)
+        if not self._apart:
+            alone = [_judge_for(self.action_space, [rule], None, None) for rule in self.rules]
+            self._apart = [
+                (judge, Worker(f"rule {name!r}")) for judge, name in zip(alone, self.names, strict=True)
+            ]
+        for number, (judge, worker) in enumerate(self._apart):
+            flat = judge.well_formed(np.asarray(action)[None])[0]
+            share = None if clock.left is None else clock.left / (len(found) - number)
+            try:
+                judgement = worker.run(partial(judge.judge, states, flat, None), share)
+            except Exception:  # late ones too
+                continue
+            if not judgement.failures:
+                found[number] = judgement.margins[0, 0]
+        return found
 
     def _typed(self, action: Action) -> Action:
         if isinstance(self.action_space, gym.spaces.Discrete):

@@ -107,6 +107,7 @@ class Memory:
         """
         known, make, ask, parts = self.known, self._made, self._ask, self._parts
         array, whole, protected, rules, some_batched = np.ndarray, WHOLE, read_only, self.rules, self.batched
+        several = len(rules) > 1
 
         def certify(
             state: State,
@@ -123,10 +124,14 @@ class Memory:
             else:
                 seen = protected(state)
             key, unusual = proposed, None
+            shared = not several or state.__class__ is array  # elsewhere a rule might change what the next one sees
             try:
                 alone = protected(batch_of_one(seen)) if some_batched else None
                 for rule, batched, dtype, shape in rules:
-                    answer = rule(alone if batched else seen)
+                    if shared:
+                        answer = rule(alone if batched else seen)
+                    else:
+                        answer = rule(protected(batch_of_one(state) if batched else state))
                     if answer.__class__ is not array or answer.dtype is not dtype or answer.shape != shape:
                         unusual = _said(answer)
                         break
@@ -165,7 +170,7 @@ class Memory:
         """The answers of the first rules, and of the rest."""
         for rule, batched, dtype, shape in self.rules[len(answers) :]:
             try:
-                answer = rule(read_only(batch_of_one(state)) if batched else state)
+                answer = rule(read_only(batch_of_one(state) if batched else state))
                 usual = answer.__class__ is np.ndarray and answer.dtype is dtype and answer.shape == shape
                 answers.append(answer.tobytes() if usual else _said(answer))
             except Exception as error:

@@ -70,7 +70,10 @@ def as_batch(proposed: Action) -> np.ndarray:
 
 
 def read_only(value: Tree) -> Tree:
-    """The same arrays, write-protected: what one rule does to them must not change what the next one sees."""
+    """The same arrays, write-protected: what one rule does to them must not change what the next one sees.
+
+    Lists and tensors cannot be protected: each rule gets its own.
+    """
     if type(value) is np.ndarray:
         return _protected(value)
     return map_leaves(_protected, value)
@@ -80,7 +83,10 @@ def _protected(leaf: Tree) -> Tree:
     if isinstance(leaf, np.ndarray):
         leaf = leaf.view()
         leaf.setflags(write=False)
-    return leaf
+        return leaf
+    if isinstance(leaf, list):
+        return [read_only(part) for part in leaf]
+    return leaf.detach().clone() if hasattr(leaf, "detach") else leaf
 
 
 def _length(states: State) -> int:

@@ -33,6 +33,9 @@ StateOf = Callable[[Any, Tree, Info], State]  # (env, observation, info) -> what
 SEEN = ("env", "observation", "info")  # what `state` is called with
 STEPPED = ("observation", "reward", "terminated", "truncated", "info")  # what `unsafe_event` is called with
 OF_ONE_STEP = ("guardian", "unsafe_event", HUMAN_ACTION)  # in `info`: not repeated where nothing was executed
+NESTED = (
+    "the environment has a guard already, which could move what this one allows; give all rules to one guard, as a list"
+)
 UnsafeEvent = Callable[[Tree, SupportsFloat, bool, bool, Info], bool]
 
 
@@ -75,7 +78,7 @@ class GuardedEnv(gym.Wrapper, gym.utils.RecordConstructorArgs):
             parameters=parameters, **guardian,
         )  # fmt: skip
         gym.Wrapper.__init__(self, env)
-        _refuse_autoreset(env)
+        _check_layers(env)
         self.guardian = _guardian(env.action_space, rules, guardian)
         self._state_of = _called_with(SEEN, "state", state) or _observation
         self.unsafe_event = _called_with(STEPPED, "unsafe_event", unsafe_event)
@@ -94,7 +97,7 @@ class GuardedEnv(gym.Wrapper, gym.utils.RecordConstructorArgs):
         self._episode.end()
         observation, info = self.env.reset(seed=seed, options=options)
         self._episode.begin()
-        self._last = (private(observation), info)
+        self._last = (private(observation), private(info))
         return observation, info
 
     def step(self, action: Action) -> tuple[Tree, SupportsFloat, bool, bool, Info]:
@@ -110,13 +113,18 @@ class GuardedEnv(gym.Wrapper, gym.utils.RecordConstructorArgs):
             self._last = None
             info = {k: v for k, v in info.items() if k not in OF_ONE_STEP}
             return observation, 0.0, False, True, {**info, "guardian_stop": str(stop)}
-        # The environment gets its own copy: if it writes into it, the previous action must not change.
-        observation, reward, terminated, truncated, info = self.env.step(private(verdict.action))
+        try:
+            # The environment gets its own copy: if it writes into it, the previous action must not change.
+            observation, reward, terminated, truncated, info = self.env.step(private(verdict.action))
+        except BaseException:
+            self._episode.end()
+            self._last = None  # it may have moved, and nobody knows where to: a reset comes first
+            raise
         if HUMAN_ACTION in info:  # that is what ran
             verdict = self.guardian.taken_over(verdict, info[HUMAN_ACTION])
         info = {**info, "guardian": verdict}
         self._episode.step(verdict)
-        self._last = (private(observation), info)
+        self._last = (private(observation), private(info))
         if self.unsafe_event is not None:
             seen = _events(1, self.unsafe_event, observation, reward, terminated, truncated, info)[0]
             info["unsafe_event"] = seen
@@ -219,6 +227,8 @@ class GuardedVectorEnv(VectorWrapper):
             EpisodeTracker(self.guardian, first, parameters, watched=watched) for _ in range(env.num_envs)
         ]
         self._last: tuple[Tree, Info] | None = None
+        for member in getattr(env.unwrapped, "envs", ()):
+            _check_layers(member)
         mode = env.metadata.get("autoreset_mode")
         if mode is None or AutoresetMode(mode) is AutoresetMode.DISABLED:
             raise GxError(
@@ -241,7 +251,7 @@ class GuardedVectorEnv(VectorWrapper):
         observations, infos = self.env.reset(seed=seed, options=options)
         for episode in fresh:
             episode.begin()
-        self._last = (private(observations), infos)
+        self._last = (private(observations), private(infos))
         return observations, infos
 
     def step(self, actions: Action) -> tuple[Tree, Array, Array, Array, Info]:
@@ -257,7 +267,15 @@ class GuardedVectorEnv(VectorWrapper):
             verdicts[alive] = self._certify(alive, np.asarray(actions), *self._last)
         for i in alive:
             executed[i] = verdicts[i].action
-        observations, rewards, terminated, truncated, infos = self.env.step(executed)
+        try:
+            observations, rewards, terminated, truncated, infos = self.env.step(executed)
+        except BaseException:
+            for episode in self._episodes:
+                episode.end()
+            self._last = None  # as for one environment
+            raise
+        if "guardian" in infos:  # members in other processes cannot be looked at before
+            raise GxError(NESTED)
         for i, action in _human_actions(infos, self.num_envs).items():
             if running[i]:
                 verdicts[i] = self.guardian.taken_over(verdicts[i], action)
@@ -273,7 +291,7 @@ class GuardedVectorEnv(VectorWrapper):
                 episode.end()
                 if self._same_step:
                     episode.begin()
-        self._last = (private(observations), infos)
+        self._last = (private(observations), private(infos))
         return observations, rewards, terminated, truncated, infos
 
     def close(self, **kwargs: Any) -> None:
@@ -366,12 +384,20 @@ def _called_with(arguments: Sequence[str], name: str, function: Function | None)
     return function
 
 
-def _refuse_autoreset(env: gym.Env) -> None:
+def _check_layers(env: gym.Env) -> None:
+    """Refuse what would execute other actions than the guard has judged, or in other episodes."""
     while isinstance(env, gym.Wrapper):
         if isinstance(env, gym.wrappers.Autoreset):
             raise GxError(
                 "put Autoreset around the guarded environment, not inside: rules must see where episodes end"
             )
+        if isinstance(env, gym.wrappers.StickyAction):
+            raise GxError(
+                "put StickyAction around the guarded environment, not inside: it executes older actions, which rules "
+                "have to judge in the state they run in"
+            )
+        if isinstance(env, GuardedEnv):
+            raise GxError(NESTED)
         env = env.env
 
 
