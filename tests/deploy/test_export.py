@@ -9,6 +9,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
 from tiny_runs import tiny_run
 
 import rlpd_gx as gx
@@ -155,8 +156,8 @@ def test_a_resampled_policy_never_proposes_what_is_forbidden(made):
     assert 2 in free  # the raw policy does
     with pytest.raises(gx.StopEpisode, match="no fallback"):
         policy.act(np.ones(1, np.float32), state="nonsense")
-    verdict = policy.act(np.full(1, np.nan, np.float32), state=np.ones(1))
-    assert verdict.action in (0, 1)  # whatever the actor makes of NaN
+    with pytest.raises(gx.GxError, match="the observation holds NaN"):  # also where rules read something else
+        policy.act(np.full(1, np.nan, np.float32), state=np.ones(1))
 
 
 PARTLY = """
@@ -454,9 +455,27 @@ def test_rules_see_arrays_where_a_caller_gives_lists(home, made):
     for observation in seen:
         assert isinstance(observation, np.ndarray)
         assert observation.dtype == np.float32
-    for wrong in ([0, "left", 1, 0], [[0], [0, 1], 1, 0]):
+    for wrong in ([0, "left", 1, 0], [[0], [0, 1], 1, 0], np.array(["0", "0", "1", "0"]), None):
         with pytest.raises(gx.GxError, match="the observation is not an array of numbers"):
             policy.act(wrong)
+    for wrong in (np.array([0, np.nan, 1, 0]), [0.0, float("nan"), 1.0, 0.0]):
+        with pytest.raises(gx.GxError, match="the observation holds NaN"):
+            policy.act(wrong)
+
+
+def test_whole_numbers_of_a_small_type_do_not_overflow_in_a_rule(made):
+    """Bytes that hold what was trained on as floats: the rule adds them, and must come to the same sum."""
+
+    @gx.mask_rule(name="light")
+    def light(observation):
+        return np.array([observation[0] + observation[1] < 255, True])
+
+    policy = gx.load_policy(made("free")[1])
+    policy.guardian = gx.Guardian(policy.action_space, light)
+    numbers = [200, 200, 0, 0]
+    for given in (np.array(numbers, dtype) for dtype in (np.float32, np.float64, np.uint8, np.int64)):
+        assert policy.act(given).action == 1
+    assert policy.act(torch.tensor(numbers, dtype=torch.uint8)).action == 1
 
 
 def test_a_policy_says_what_it_is(made):

@@ -32,6 +32,7 @@ from rlpd_gx.loop.resume import last_saved, restored_learner
 from rlpd_gx.loop.task import Task
 from rlpd_gx.rules import Rule
 from rlpd_gx.safe_sets import SafeSet, Spec, code_width
+from rlpd_gx.safe_sets.backend import to_numpy
 from rlpd_gx.trees import Json, JsonMapping, Tree
 from rlpd_gx.types import Array, Context, ContextLike, Observation, State, Status, Verdict
 
@@ -370,7 +371,7 @@ def _batch(observation: Observation, space: gym.Space, what: str) -> Tree:
         with np.errstate(invalid="ignore"):
             whole = array.astype(space.dtype) if array.dtype.kind in "biuf" else None
         if whole is None or not (whole == array).all() or not space.contains(whole):
-            raise GxError(f"{what} is {observation}, but the policy was trained on {_values(space)}")
+            raise GxError(f"{what} is {_shown(observation)}, but the policy was trained on {_values(space)}")
     return array[None]
 
 
@@ -382,21 +383,12 @@ def _values(space: gym.Space) -> str:
 
 
 def _as_arrays(observation: Observation, space: gym.Space) -> Tree:
-    """The observation with lists as arrays of the space's dtype, since rules expect arrays; the rest as it is."""
+    """The observation as rules know it from the environment: arrays of numbers of the kind of the space."""
     parts = space.spaces if isinstance(space, gym.spaces.Dict) else {"": space}
 
     def seen(tree: Tree, path: str) -> Tree:
         if path in parts:
-            if not isinstance(tree, list | tuple):
-                return tree
-            try:
-                return np.asarray(tree, dtype=parts[path].dtype)
-            except (TypeError, ValueError):
-                where = f"[{path!r}]" if path else ""
-                raise GxError(
-                    f"the observation{where} is not an array of numbers; the policy was trained on shape "
-                    f"{parts[path].shape}"
-                ) from None
+            return _numbers(tree, parts[path], f"the observation{[path] if path else ''}")
         start = f"{path}/" if path else ""
         if isinstance(tree, Mapping):
             return {key: seen(part, f"{start}{key}") for key, part in tree.items()}
@@ -405,6 +397,34 @@ def _as_arrays(observation: Observation, space: gym.Space) -> Tree:
         )
 
     return seen(observation, "")
+
+
+def _numbers(given: Tree, space: gym.Space, what: str) -> Array:
+    """One array of an observation; whole numbers as the space holds them, since sums of bytes would overflow.
+
+    Floats that are given as arrays keep their precision, as rules see them in the environment.
+    """
+    try:
+        array = np.asarray(to_numpy(given))
+    except (TypeError, ValueError):  # such as lists of different lengths
+        array = np.asarray(None)
+    if array.dtype.kind not in "biuf":
+        raise GxError(f"{what} is not an array of numbers; the policy was trained on shape {space.shape}")
+    if array.dtype.kind == "f" and np.isnan(array).any():
+        raise GxError(f"{what} holds NaN; nothing can be decided from that: mend where it comes from")
+    assert space.dtype is not None
+    as_given = array.dtype == space.dtype or (array.dtype.kind == space.dtype.kind == "f")
+    if as_given and not isinstance(given, list | tuple):
+        return array
+    with np.errstate(over="ignore", invalid="ignore"):
+        typed = array.astype(space.dtype)
+    if space.dtype.kind != "f" and not np.array_equal(typed, array):
+        raise GxError(f"{what} is {_shown(given)}, but the policy was trained on {_values(space)}")
+    return typed
+
+
+def _shown(value: Tree) -> str:
+    return " ".join(str(value).split())[:80]
 
 
 def _digests(about: JsonMapping, tensors: bytes) -> dict[str, str]:
