@@ -12,7 +12,7 @@ from batches import batch
 
 from rlpd_gx.learner import LearnerConfig, SacContinuous, SacDiscrete, SoftDiscrete
 from rlpd_gx.learner.sac_continuous import OOD_ACTIONS
-from rlpd_gx.safe_sets import Box, Mask
+from rlpd_gx.safe_sets import Mask
 from rlpd_gx.types import Batch
 
 N, B, OBS, WEIGHT = 4, 16, 3, 0.4
@@ -187,26 +187,6 @@ def test_actions_at_the_end_of_the_range_do_not_saturate_a_clone() -> None:
     at_end = learner.probability(observation[:1], action[:1], np.zeros((1, 0)))
     inside = learner.probability(observation[:1], np.float32([[3.97]]), np.zeros((1, 0)))
     assert at_end == pytest.approx(inside, rel=0.01)  # a clone's own density counts ends as it learned them
-
-
-@pytest.mark.parametrize("margin", [-1.0, 1.0, np.nan])
-def test_an_actor_imitates_what_is_not_known_to_be_forbidden(margin: float) -> None:
-    codes = np.tile(Box(np.array([-2.0]), np.array([1.0])).encode(), (B, 1))
-    observation, action = np.ones((B, OBS), np.float32), np.full((B, 1), 3.5, np.float32)
-    data = batch(observation, action, np.zeros(B), observation, np.zeros(B), codes, codes)
-    data.is_online[...], data.margin[...] = False, margin
-    spec = Box(np.array([-2.0]), np.array([1.0])).spec
-    proposals = []
-    for weight in (0.0, 1.0):
-        config = replace(CONFIG, backup="project", actor="projected", clone_weight=(weight,))
-        learner = SacContinuous(config, SPACE, ACTIONS, safe_set_spec=spec, seed=0)
-        for _ in range(20):
-            learner.update(data)
-        proposals.append(learner.act(observation[:1], codes[:1], explore=False).item())
-    if margin < 0:
-        assert proposals[1] == proposals[0]
-    else:
-        assert proposals[1] > proposals[0] + 0.1
 
 
 def test_without_cloning_the_critics_do_change() -> None:

@@ -187,17 +187,13 @@ class Sac(QLearner[Policy], Generic[Policy, Next]):
             self.optimisers["actor"].step(loss, number)
             return {"actor_loss": loss.detach()}
         loss, excess, metrics = self._actor_loss(features, batch.safe_set)
-        if clone_weight > 0 and (cloned := self._cloned(batch)).any():
-            likelihood = self._log_likelihood(features, batch.executed_action)[cloned].mean()
+        if clone_weight > 0 and not batch.is_online.all():
+            # forbidden actions too: the guard moves what is proposed, so an expert's are still worth imitating
+            likelihood = self._log_likelihood(features, batch.executed_action)[~batch.is_online].mean()
             loss = loss - clone_weight * metrics["value_scale"] * likelihood
         self.optimisers["actor"].step(loss, number)
         self._update_temperature(excess, number)
         return metrics | {"actor_loss": loss.detach(), "alpha": self.temperature}
-
-    def _cloned(self, batch: Batch[Tensor]) -> Tensor:
-        """Which rows [B] the actor also imitates: offline ones whose action is not known to be forbidden."""
-        offline = ~batch.is_online
-        return offline if self.safe_set_spec is None else offline & ~(batch.margin < 0)
 
     @torch.no_grad()
     def _update_temperature(self, excess: Tensor, number: int) -> None:
