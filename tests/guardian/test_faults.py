@@ -399,7 +399,9 @@ def test_a_rule_cannot_change_the_action_or_the_state_for_the_others():
 
 
 @pytest.mark.parametrize("batched", [False, True])
-@pytest.mark.parametrize("made", [lambda: {"closed": [0]}, lambda: torch.tensor([5.0])], ids=["list", "tensor"])
+@pytest.mark.parametrize(
+    "made", [lambda: {"closed": [0]}, lambda: torch.tensor([5.0])], ids=["list", "tensor"]
+)
 def test_lists_and_tensors_are_each_rule_s_own(made, batched):
     """They cannot be write-protected: what a rule does to them is not seen by the next one, nor in the next step."""
 

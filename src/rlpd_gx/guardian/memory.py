@@ -124,7 +124,8 @@ class Memory:
             else:
                 seen = protected(state)
             key, unusual = proposed, None
-            shared = not several or state.__class__ is array  # elsewhere a rule might change what the next one sees
+            # elsewhere a rule might change what the next one sees
+            shared = not several or state.__class__ is array
             try:
                 alone = protected(batch_of_one(seen)) if some_batched else None
                 for rule, batched, dtype, shape in rules:

@@ -34,7 +34,8 @@ SEEN = ("env", "observation", "info")  # what `state` is called with
 STEPPED = ("observation", "reward", "terminated", "truncated", "info")  # what `unsafe_event` is called with
 OF_ONE_STEP = ("guardian", "unsafe_event", HUMAN_ACTION)  # in `info`: not repeated where nothing was executed
 NESTED = (
-    "the environment has a guard already, which could move what this one allows; give all rules to one guard, as a list"
+    "the environment has a guard already, which could move what this one allows; give all rules to one guard, "
+    "as a list"
 )
 UnsafeEvent = Callable[[Tree, SupportsFloat, bool, bool, Info], bool]
 

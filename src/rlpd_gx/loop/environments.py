@@ -26,6 +26,8 @@ from rlpd_gx.types import (
     executed_action,
 )
 
+COMPLETE_SHARE = 0.1  # of states whose complete safe set is asked for, where rules may leave actions untested
+
 
 class Member:
     """One environment, its current observation, and the running counts of its episode."""

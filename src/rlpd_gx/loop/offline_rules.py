@@ -1,5 +1,6 @@
 """Rules applied to stored states: for training on them, and for `rlpd-gx data convert --rules`."""
 
+import random
 import sys
 import warnings
 from collections.abc import Callable
@@ -16,6 +17,7 @@ from rlpd_gx.guardian import GuardedEnv, Guardian
 from rlpd_gx.guardian.episodes import batched, context_fingerprint, first_action, parameters_at
 from rlpd_gx.guardian.named import named_rules
 from rlpd_gx.loading import load, raised
+from rlpd_gx.loop.environments import COMPLETE_SHARE
 from rlpd_gx.replay.offline import LiveSafeSets, OfflineDataset, formats, with_safe_sets
 from rlpd_gx.replay.offline.cache import is_dataset
 from rlpd_gx.replay.offline.safe_sets import Missing
@@ -86,7 +88,10 @@ def while_replayed(
     env_kwargs: JsonMapping | None = None,
     live_state: str = "",
 ) -> LiveSafeSets | None:
-    """The safe sets of `rules` in the emulator that replays an action log, if that is what they read."""
+    """The safe sets of `rules` in the emulator that replays an action log, if that is what they read.
+
+    Lazy rules are asked as online: about every action in a share of the states, elsewhere about the action that ran.
+    """
     if is_dataset(source) or (format or formats.detect(source)) != "action_log":
         return None
     _, module = load(rules, "rules")
@@ -100,12 +105,14 @@ def while_replayed(
             f"--rules {rules} need {', '.join(sorted(guardian.needs))}, which a replay does not tell them"
         )
 
-    noted = False
+    noted, chance = False, random.Random(0)
 
-    def safe_set(env: gym.Env) -> SafeSet | None:
+    def safe_set(env: gym.Env, action: int | None) -> SafeSet | None:
         nonlocal noted
+        whole = not guardian.lazy or action is None or chance.random() < COMPLETE_SHARE
         try:
-            found = guardian.safe_set(live(env, None, {}))
+            now = live(env, None, {})
+            found = guardian.safe_set(now) if whole else guardian.certify(now, action).safe_set
         except GxError as error:  # a rule failed: unknown here
             if not noted:
                 print(f"note: {error}", file=sys.stderr)

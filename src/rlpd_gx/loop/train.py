@@ -20,7 +20,7 @@ from rlpd_gx.guardian import Audit
 from rlpd_gx.learner import Diverged, QLearner
 from rlpd_gx.learner.inspection import values_and_targets
 from rlpd_gx.learner.q_learner import returns_to_go
-from rlpd_gx.loop.environments import Environments
+from rlpd_gx.loop.environments import COMPLETE_SHARE, Environments
 from rlpd_gx.loop.evaluate import Evaluation, count, evaluate
 from rlpd_gx.loop.probes import probe_set
 from rlpd_gx.loop.run_folder import RunFolder, audit_names
@@ -34,9 +34,6 @@ from rlpd_gx.types import Array, Batch, Tally, Transition
 PARTS = ("environment", "update", "evaluation", "checkpoint")  # of a run, timed apart
 CALIBRATION_BLOCKS = 50
 EVALUATION_SEED = 1_000_000  # evaluations begin from states that training never begins from
-
-
-COMPLETE_SHARE = 0.1  # of states whose complete safe set is asked for, where rules may leave actions untested
 
 
 class Watcher(Protocol):

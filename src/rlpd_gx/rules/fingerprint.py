@@ -92,10 +92,11 @@ _ELSEWHERE = (  # what brings in things that are not in the code
     *("builtins.open", "io.open", "_io.open", "builtins.input", "os.environ", "os.getenv", "os.open"),
     *("sys.modules", "sys.argv", "importlib", "_frozen_importlib", "ctypes", "runpy", "pkgutil"),
     *("numpy.load", "numpy.loadtxt", "numpy.genfromtxt", "numpy.fromfile", "numpy.memmap"),
-    *("json.load", "pickle.load", "_pickle.load", "marshal.load", "tomllib.load", "yaml.load", "yaml.safe_load"),
+    *("json.load", "pickle.load", "_pickle.load", "marshal.load", "tomllib.load", "yaml.load"),
+    *("yaml.safe_load", "gzip", "bz2", "lzma", "zipfile", "tarfile", "shelve", "linecache"),
     *("torch.load", "torch.serialization.load", "joblib.load", "joblib.numpy_pickle.load", "codecs.open"),
-    *("xml.etree.ElementTree.parse", "PIL.Image.open", "cv2.imread", "imageio", "os.read", "os.popen", "os.stat"),
-    *("gzip", "bz2", "lzma", "zipfile", "tarfile", "shelve", "linecache", "configparser", "h5py", "zarr", "scipy.io"),
+    *("xml.etree.ElementTree.parse", "PIL.Image.open", "cv2.imread", "imageio", "os.read", "os.popen"),
+    *("os.stat", "configparser", "h5py", "zarr", "scipy.io"),
     *("safetensors", "sqlite3", "socket", "subprocess", "urllib.request", "requests", "httpx"),
 )
 _OUR_RULES = ("rlpd_gx.envs.", "rlpd_gx.experiments.")  # the rest of this package is a library to rules

@@ -30,9 +30,12 @@ _LEARNED = ("observation", "proposed_action", "executed_action", "reward")
 
 
 class LiveSafeSets(NamedTuple):
-    """`safe_set(env)` in the current state of a live environment, None where unknown."""
+    """`safe_set(env, action)` in the current state of a live environment, None where unknown.
 
-    safe_set: Callable[[gymnasium.Env], SafeSet | None]
+    `action` is the one that ran there; None after the last.
+    """
+
+    safe_set: Callable[[gymnasium.Env, int | None], SafeSet | None]
     rules_fingerprint: str
     state_fingerprint: str | None = None
     """Fingerprint of the rest of what the function does to read the state."""

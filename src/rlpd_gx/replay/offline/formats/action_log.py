@@ -50,7 +50,9 @@ OBSERVATIONS = ("ram", "pixels", "both", *ENCODED)
 # By name: environments and replay do not import each other.
 ENCODER, EVENTS = "rlpd_gx.envs.atari.cells:encoder_of", "rlpd_gx.envs.atari.events:events_of"
 Encode = Callable[[Array, Array], Array]  # RAM of now and of a step before -> observation
-SafeSetOf = Callable[[gymnasium.Env], SafeSet | None]  # of the live environment
+SafeSetOf = Callable[
+    [gymnasium.Env, int | None], SafeSet | None
+]  # of the live environment and the action that ran
 
 
 def detect(path: Path) -> bool:
@@ -86,7 +88,8 @@ def read(
 
     `table` is the game's table of objects and unsafe events, where it is not one of the 26. In a game without a table,
     a lost life is an unsafe event; without lives either, unsafe events are unknown.
-    `safe_set(env)` returns the safe set at each observation, from the live environment; None is unknown.
+    `safe_set(env, action)` returns the safe set at each observation, from the live environment, before that action of
+    the log runs (None: after the last one); None is unknown.
     `life_loss_ends` and `clip_rewards` are those of our Atari environments: each life is an episode, rewards are signs.
     """
     try:
@@ -155,8 +158,7 @@ class _Replay:
         self.ram = None
         self._compare(number, 0, "lives", ale.lives(), record["lives"][0])
         observations = [self._observe(ale, ale.getScreenGrayscale())]
-        sets = [self.safe_set(self.env)] if self.safe_set else []
-        happened = []
+        sets, happened = [], []
         if self.events is not None:
             self.events.begin(ale)
         for step, ale_id in enumerate(actions):
@@ -164,6 +166,8 @@ class _Replay:
                 raise self._differs(number, step, "ale_actions", f"{ale_id} is no action of this environment")
             if ale.game_over():
                 raise self._differs(number, step, "ale_actions", "the game was over before this step")
+            if self.safe_set:
+                sets.append(self.safe_set(self.env, self.index_of[ale_id]))
             action = self.env.unwrapped._action_set[self.index_of[ale_id]]
             reward, worst, before_last = 0.0, 0.0, None
             for frame in range(self.frameskip):
@@ -176,8 +180,8 @@ class _Replay:
             observations.append(self._observe(ale, before_last))
             if self.events is not None:
                 happened.append(self.events(ale, worst))
-            if self.safe_set:
-                sets.append(self.safe_set(self.env))
+        if self.safe_set:
+            sets.append(self.safe_set(self.env, None))
         terminated = bool(ale.game_over(with_truncation=False))
         self._compare(number, len(actions) - 1, "terminated", terminated, record["terminated"])
         lives = np.asarray(record["lives"])
