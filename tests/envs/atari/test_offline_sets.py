@@ -19,6 +19,7 @@ from rlpd_gx.envs.description import describe, game_of
 from rlpd_gx.loop.offline_rules import while_replayed
 from rlpd_gx.replay.offline import load
 from rlpd_gx.replay.offline.formats import action_log
+from rlpd_gx.safe_sets import decode
 
 LOGS = sorted(FOLDER.glob("*/*.json.gz"))
 SLICE_STEPS = 120
@@ -109,6 +110,18 @@ def test_a_slice_replays_with_safe_sets_and_into_ram_and_pixels(tmp_path):
     for observation, shape in (("ram", (128,)), ("pixels", (84, 84))):
         (episode,) = action_log.read(made, observation).episodes
         assert episode.observations.shape == (41, *shape)
+
+
+def test_a_look_ahead_is_asked_about_what_ran_and_about_all_actions_in_a_share_of_the_states(tmp_path):
+    made, _ = cut(FOLDER / "planner" / "Seaquest.json.gz", tmp_path, 60)
+    live = while_replayed(made, None, "rlpd_gx.envs.atari:Lookahead", "Atari/Seaquest-ram")
+    (episode,) = action_log.read(made, "ram", safe_set=live.safe_set).episodes
+    sets = decode(episode.safe_sets, {"kind": "mask", "n": 18})
+    rows = np.arange(60)
+    assert episode.safe_sets_known.all()
+    assert sets.tested[rows, episode.actions].all()
+    assert 1 <= sets.tested[rows].all(axis=1).sum() <= 20
+    assert sets.tested[-1].all(), "nothing ran in the last state"
 
 
 def played(game, steps, action_of, folder):

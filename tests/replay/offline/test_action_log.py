@@ -102,7 +102,7 @@ def test_pixels_and_both(tmp_path, recorded):
 def test_safe_sets_come_from_the_live_emulator(tmp_path, recorded):
     path = write(tmp_path / "log.json.gz", recorded[0])
 
-    def frames(env):  # something only the emulator knows, and not always
+    def frames(env, action):  # something only the emulator knows, and not always
         number = env.unwrapped.ale.getEpisodeFrameNumber()
         return None if number == 8 else Box(np.array([number]), np.array([number]))
 
