@@ -126,20 +126,21 @@ def shown(rows: Rows, all_tables: Tables, asked_later: Tables) -> Findings:
         for other in names[1:]:
             claim, theirs = f"{names[0]} scores higher than {other}", here.points(other, score)
             verdicts.append(better(claim, ours, theirs, least_games=len(reported.GAMES)))
-            in_games.append([names[0], other, _games_above(ours, theirs)])
+            in_games.append([names[0], other, games_above(ours, theirs)])
         for later in (v.name for v in asked_later.get(table, ()) if here.of(variant=v.name).rows):
             claim, theirs = (
                 f"Our own, asked later: {later} scores higher than {names[0]}",
                 here.points(later, score),
             )
             verdicts.append(better(claim, theirs, ours, least_games=len(reported.GAMES)))
-            in_games.append([later, names[0], _games_above(theirs, ours)])
+            in_games.append([later, names[0], games_above(theirs, ours)])
             names.append(later)
         tables += [_scores(here, table, names), showing.safety_table(here, names)]
     return Findings(verdicts, tables)
 
 
-def _games_above(ours: Points, theirs: Points) -> str:
+def games_above(ours: Points, theirs: Points) -> str:
+    """`18 of 26`: in how many of the games that both have the mean of ours is higher."""
     pairs = paired(ours, theirs)
     return f"{sum(np.mean(x) > np.mean(y) for x, y in pairs)} of {len(pairs)}"
 

@@ -17,7 +17,7 @@ from rlpd_gx.experiments.experiment import (
     atari_runs,
 )
 from rlpd_gx.experiments.plan import Planned
-from rlpd_gx.experiments.reproduced.atari100k import KEYS, OUR_LEARNER, aggregates, with_interval
+from rlpd_gx.experiments.reproduced.atari100k import KEYS, OUR_LEARNER, aggregates, games_above, with_interval
 from rlpd_gx.experiments.reproduced.atari100k_cells import CLONING as CLONED
 from rlpd_gx.metrics.scores import AGGREGATES
 from rlpd_gx.report.chapter import ClaimVerdict, Table
@@ -86,6 +86,15 @@ def show(rows: Rows) -> Findings:
         [
             Table("Scores in games of 18,000 frames", heads, lines),
             _normalised(rows),
+            Table(
+                "Games with more points per step",
+                ["", "than", "games"],
+                [
+                    [OURS, other, games_above(rows.points(OURS, score_rate), rows.points(other, score_rate))]
+                    for other in names[1:]
+                    if rows.of(variant=other).rows
+                ],
+            ),
             showing.value_table("The final evaluation", rows, names, pace),
             showing.safety_table(rows, names),
         ],
