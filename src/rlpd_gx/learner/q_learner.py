@@ -22,6 +22,7 @@ from rlpd_gx.learner.networks import (
     random_shift,
 )
 from rlpd_gx.learner.policy import PolicyNetwork
+from rlpd_gx.learner.products import fast_products
 from rlpd_gx.safe_sets import Spec
 from rlpd_gx.types import Array, Batch, Observation, SpanSteps
 
@@ -144,7 +145,8 @@ class QLearner(ABC, Generic[Policy]):
         `progress` is the fraction of the run that is over; the weight of cloning falls with it.
         """
         minibatches = [self._minibatch(batch, index) for index in range(len(batch.reward))]
-        metrics = self._update(minibatches, self.config.clone_weight_at(progress))
+        with fast_products(self.device):
+            metrics = self._update(minibatches, self.config.clone_weight_at(progress))
         self._update_average()
         return {name: float(value) for name, value in metrics.items()}
 
