@@ -39,3 +39,13 @@ def test_the_setting_of_torch_is_left_as_it_was() -> None:
     assert torch.get_float32_matmul_precision() == before
     with fast_products(torch.device("cuda")):  # elsewhere the same setting would round
         assert torch.get_float32_matmul_precision() == before
+
+
+def test_a_precision_chosen_through_torch_backends_stays() -> None:
+    torch.backends.mkldnn.matmul.fp32_precision = "bf16"
+    try:
+        with fast_products(CPU):
+            assert torch.backends.mkldnn.matmul.fp32_precision == "bf16"
+    finally:
+        torch.backends.mkldnn.matmul.fp32_precision = "none"
+    assert torch.get_float32_matmul_precision() == "highest"
