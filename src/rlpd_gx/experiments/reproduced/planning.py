@@ -52,11 +52,7 @@ def plan(request: Request) -> list[Planned]:
     scale = request.scale
     if scale.observation == "objects":
         request = replace(request, scale=replace(scale, observation="cells"))
-    return [
-        planned
-        for variant in VARIANTS  # all games of the learner first
-        for planned in atari_runs(request, request.choose(GAMES), [variant], STEPS, settings=settings)
-    ]
+    return atari_runs(request, request.choose(GAMES), VARIANTS, STEPS, settings=settings)
 
 
 def show(rows: Rows) -> Findings:
