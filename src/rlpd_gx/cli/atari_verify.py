@@ -263,7 +263,6 @@ def _agreements(games: dict[str, dict[str, Any]]) -> str:
 
 def _where() -> dict[str, str]:
     import datetime
-    import os
     import platform
     from importlib.metadata import version
 

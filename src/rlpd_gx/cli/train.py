@@ -1,6 +1,7 @@
 """`rlpd-gx train` and `rlpd-gx evaluate`."""
 
 import sys
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -18,8 +19,6 @@ from rlpd_gx.config import PRESETS
 from rlpd_gx.errors import GxError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from rlpd_gx.api import Run
     from rlpd_gx.config import Config
 
@@ -155,7 +154,7 @@ def help_text(preset: str | None, file: Path | None, given: dict[str, Any], *, e
     return "\n".join(lines)
 
 
-def _trained(train: "Callable[[], Run]", path: Path) -> None:
+def _trained(train: Callable[[], "Run"], path: Path) -> None:
     """Train; a run that was stopped says how to continue it."""
     from rlpd_gx.loop.train import Stopped
 
