@@ -47,11 +47,6 @@ class Page(HTMLParser):
     def text(self, tag: str | None = None) -> str:
         return "\n".join(text for path, text in self.texts if tag is None or tag in path)
 
-    def tiles(self) -> dict[str, str]:
-        names = [text for path, text in self.texts if path[-1:] == ("dt",)]
-        values = [text for path, text in self.texts if path[-1:] == ("dd",)]
-        return dict(zip(names, values, strict=True))
-
 
 CONFIG = {
     "env": "Hopper-v5",
@@ -102,9 +97,9 @@ ROWS = [
 ]
 
 
-def write(folder, config=CONFIG, result=RESULT, rows=ROWS, versions=None):
+def write(folder, config=CONFIG, result=RESULT, rows=ROWS):
     """A run folder; None leaves a file out."""
-    files = {"config.json": config, "result.json": result, "versions.json": versions or {"torch": "9.8.7"}}
+    files = {"config.json": config, "result.json": result, "versions.json": {"torch": "9.8.7"}}
     for name, value in files.items():
         if value is not None:
             (folder / name).write_text(json.dumps(value))
