@@ -60,11 +60,7 @@ def chart(
     parts = [
         f'<svg viewBox="0 0 {width} {height}" role="img" aria-label="{escape(_summary(shown), quote=True)}">'
     ]
-    for tick in y_ticks:
-        parts.append(
-            f'<line class="grid" x1="{_LEFT}" x2="{width - _RIGHT}" y1="{y(tick):.1f}" y2="{y(tick):.1f}"/>'
-            f'<text class="tick end" x="{_LEFT - 8}" y="{y(tick) + 4:.1f}">{axis_number(tick, y_ticks, percent)}</text>'
-        )
+    parts += _grid(y_ticks, y, width, percent)
     parts.append(
         f'<line class="axis" x1="{_LEFT}" x2="{width - _RIGHT}" y1="{height - _BOTTOM}" y2="{height - _BOTTOM}"/>'
     )
@@ -103,8 +99,9 @@ def legend(series: Sequence[Series]) -> str:
     return f'<p class="legend">{"".join(keys)}</p>'
 
 
-def bars(drawn: Bars, *, width: int = 720, height: int = 280) -> str:
+def bars(drawn: Bars) -> str:
     """An SVG of grouped bars with whiskers, or nothing where there is no bar."""
+    width, height = 720, 280
     heights = [v for row in drawn.values for v in row if v is not None]
     heights += [edge for row in drawn.intervals for pair in row if pair is not None for edge in pair]
     if not heights:
@@ -115,11 +112,7 @@ def bars(drawn: Bars, *, width: int = 720, height: int = 280) -> str:
     each = 0.8 * room / len(drawn.names)
     label = f"{', '.join(drawn.names)} in {', '.join(drawn.groups)}"
     parts = [f'<svg viewBox="0 0 {width} {height}" role="img" aria-label="{escape(label, quote=True)}">']
-    for tick in y_ticks:
-        parts.append(
-            f'<line class="grid" x1="{_LEFT}" x2="{width - _RIGHT}" y1="{y(tick):.1f}" y2="{y(tick):.1f}"/>'
-            f'<text class="tick end" x="{_LEFT - 8}" y="{y(tick) + 4:.1f}">{axis_number(tick, y_ticks)}</text>'
-        )
+    parts += _grid(y_ticks, y, width)
     for g, group in enumerate(drawn.groups):
         left = _LEFT + room * (g + 0.1)
         parts.append(
@@ -201,6 +194,15 @@ def axis_number(value: float, among: Sequence[float], percent: bool = False) -> 
 def _decimals(step: float) -> int:
     """As many as neighbours need to differ."""
     return next((n for n in range(8) if abs(round(step, n) - step) < 1e-9 * step), 8)
+
+
+def _grid(marks: Sequence[float], y: "Scale", width: int, percent: bool = False) -> list[str]:
+    """A line and a number for each tick of the y axis."""
+    return [
+        f'<line class="grid" x1="{_LEFT}" x2="{width - _RIGHT}" y1="{y(tick):.1f}" y2="{y(tick):.1f}"/>'
+        f'<text class="tick end" x="{_LEFT - 8}" y="{y(tick) + 4:.1f}">{axis_number(tick, marks, percent)}</text>'
+        for tick in marks
+    ]
 
 
 def _drawn(series: Series, x: "Scale", y: "Scale", floor: int, percent: bool) -> str:
