@@ -42,10 +42,11 @@ def together(folder: Path, signs: Path, number: int) -> list[str]:
     (signs / f"ready-{number}").touch()
     _wait(signs, "ready-*", PROCESSES)
     try:
-        trainer, saver, notes = resume(folder, (Slow(signs),))
+        trainer, saver, notes = resume(folder)
     except BaseException:
         (signs / f"refused-{number}").touch()
         raise
+    trainer.watchers = (Slow(signs),)
     trainer.train(saver)
     return notes
 
