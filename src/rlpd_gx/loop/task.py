@@ -291,7 +291,7 @@ class Task:
         make: dict[str, Callable[[], samplers.Sampler]] = {
             "uniform": samplers.Uniform,
             "stride": samplers.Stride,
-            "fixed": lambda: samplers.fixed(),
+            "fixed": samplers.fixed,
             "span": lambda: samplers.Span(guarded=guarded),
             "span-cut": lambda: samplers.Span("cut", learner.probability, guarded=guarded),
             "tree-backup": lambda: samplers.Span("tree-backup", guarded=guarded),
