@@ -17,13 +17,11 @@ class SimHash:
     `centre` and `spread` [f] are those of a fixed reference set of states, so that codes of different runs compare.
     """
 
-    def __init__(self, reference: Array, bits: int = BITS, seed: int = 0) -> None:
-        if not 1 <= bits <= 62:
-            raise ValueError(f"a code has 1 to 62 bits, not {bits}")
+    def __init__(self, reference: Array, seed: int = 0) -> None:
         rows = features(reference)
         self.centre, spread = rows.mean(axis=0), rows.std(axis=0)
         self.spread = np.where(spread > 1e-8, spread, 1.0)
-        self.projections = np.random.default_rng(seed).normal(size=(rows.shape[1], bits))
+        self.projections = np.random.default_rng(seed).normal(size=(rows.shape[1], BITS))
 
     def __call__(self, states: Array) -> Array:
         """Codes [B] int64 of states [B, ...]."""
