@@ -293,7 +293,7 @@ def test_all_points_lie_inside_the_picture(points):
 
 def test_long_series_are_shortened_honestly():
     points = ([float(n) for n in range(1000)], [float(n % 2) for n in range(1000)])
-    steps, values = binned(points, 400)
+    steps, values = binned(points)
     assert len(steps) == 334
     assert values[0] == pytest.approx(1 / 3)
     assert sum(v * 3 for v in values[:-1]) + values[-1] == pytest.approx(500)

@@ -8,6 +8,7 @@ from rlpd_gx.metrics.subject import Found, Subject
 from rlpd_gx.types import Array
 
 BITS = 16
+EVERY = 1_000  # visited states between the points of a curve
 SMALL = 7  # width and height of the frames that are hashed
 
 
@@ -51,9 +52,9 @@ def visitation_entropy(codes: Array) -> float:
     return float(-(share * np.log(share)).sum()) + 0.0
 
 
-def growth(codes: Array, every: int = 1_000) -> Found:
+def growth(codes: Array) -> Found:
     """Coverage and visitation entropy of the first 1k, 2k, ... visited states, in the order of visits."""
-    marks: Sequence[int] = [*range(every, len(codes), every), len(codes)] if len(codes) else []
+    marks: Sequence[int] = [*range(EVERY, len(codes), EVERY), len(codes)] if len(codes) else []
     return {
         "step": list(marks),
         "coverage": [coverage(codes[:mark]) for mark in marks],

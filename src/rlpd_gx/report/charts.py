@@ -147,12 +147,12 @@ def bar_legend(drawn: Bars) -> str:
     return f'<p class="legend">{"".join(keys)}</p>'
 
 
-def binned(points: Points, most: int = _MOST_POINTS) -> Points:
-    """At most `most` points, each the mean of equally many neighbours."""
+def binned(points: Points) -> Points:
+    """At most `_MOST_POINTS` points, each the mean of equally many neighbours."""
     steps, values = points
-    if len(steps) <= most:
+    if len(steps) <= _MOST_POINTS:
         return points
-    size = -(-len(steps) // most)
+    size = -(-len(steps) // _MOST_POINTS)
     groups = [slice(start, start + size) for start in range(0, len(steps), size)]
     return [_mean(steps[g]) for g in groups], [_mean(values[g]) for g in groups]
 
