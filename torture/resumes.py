@@ -38,7 +38,7 @@ def run(seconds: float, seed: int) -> list[Row]:
 
 
 def together(folder: Path, signs: Path, number: int) -> list[str]:
-    """Resume when all are ready; whoever may, goes on until the others have been refused."""
+    """Resume when all are ready; the one that may trains until the others have been refused."""
     (signs / f"ready-{number}").touch()
     _wait(signs, "ready-*", PROCESSES)
     try:

@@ -119,7 +119,7 @@ class Checkpoints:
             try:
                 outside = json.loads((path / _MANIFEST).read_text())["outside"]
             except (OSError, ValueError, KeyError):
-                continue  # damaged: `load` will say so
+                continue  # damaged: `load` reports it
             needed |= {Path(os.path.normpath(self.folder / name)) for name in outside}
         return needed
 

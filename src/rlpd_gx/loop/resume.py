@@ -1,4 +1,4 @@
-"""Saving a run and going on with it, bit for bit where the environments can be restored."""
+"""Save a run and resume it, bit for bit where the environments can be restored."""
 
 import warnings
 from pathlib import Path

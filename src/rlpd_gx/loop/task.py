@@ -253,7 +253,7 @@ class Task:
 
     def _learner(self) -> QLearner:
         example, config = self.example, self.learner_config
-        # under a guard that only watches, the Learner is one that has never heard of the rules
+        # under a guard that only counts, the Learner is trained without safe sets
         aware = (
             self.guard.mode == "enforce" or config.backup != "none" or config.actor in ("masked", "projected")
         )
