@@ -284,9 +284,11 @@ def test_ticks_read_well(among, percent, told):
 
 @given(st.lists(st.tuples(st.integers(0, 10**6), st.floats(-1e9, 1e9)), min_size=1, max_size=60))
 def test_all_points_lie_inside_the_picture(points):
-    series = Series("x", ([float(step) for step, _ in points], [value for _, value in points]), "dots")
+    series = Series("x", ([float(step) for step, _ in points], [value for _, value in points]))
     drawn = chart([series], 10**6, width=700, height=260)
     spots = re.findall(r'<circle cx="([-\d.]+)" cy="([-\d.]+)"', drawn)
+    if (line := re.search(r' points="([^"]*)"', drawn)) is not None:
+        spots += re.findall(r"([-\d.]+),([-\d.]+)", line[1])
     assert len(spots) == len(points)
     assert all(58 <= float(x) <= 674 and 11.9 <= float(y) <= 218.1 for x, y in spots)
 

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
 from itertools import pairwise
+from typing import Literal
 
 from rlpd_gx.report.records import Points
 
@@ -15,12 +16,11 @@ COLOURS = 8  # in the style sheet
 
 @dataclass(frozen=True)
 class Series:
-    """One thing drawn: a line, a dashed line, steps (a survival curve), dots, or marks along the lower edge (which have
-    no height)."""
+    """One thing drawn: a line, or steps (a survival curve). A single point is drawn as a dot."""
 
     name: str
     points: Points
-    kind: str = "line"
+    kind: Literal["line", "steps"] = "line"
     colour: int = 1
     band: tuple[list[float], list[float]] | None = None
     """Lower and upper edge of a band around a line."""
@@ -47,7 +47,7 @@ def chart(
 ) -> str:
     """An SVG with axes, or nothing where no series has a point. The x axis runs from 0 to `last`."""
     shown = [s for s in series if s.points[0]]
-    heights = [value for s in shown if s.kind != "marks" for value in s.points[1]]
+    heights = [value for s in shown for value in s.points[1]]
     heights += [value for s in shown if s.band is not None for edge in s.band for value in edge]
     if not heights:
         return ""
@@ -73,29 +73,20 @@ def chart(
     parts.append(
         f'<text class="label middle" x="{(_LEFT + width - _RIGHT) / 2:.0f}" y="{height - 8}">{escape(x_label)}</text>'
     )
-    parts += [_drawn(s, x, y, height - _BOTTOM, percent) for s in shown]
+    parts += [_drawn(s, x, y, percent) for s in shown]
     return "\n".join([*parts, "</svg>"])
 
 
 def legend(series: Sequence[Series]) -> str:
-    """Names beside their colours and shapes, for charts of several series."""
+    """Names beside their colours, for charts of several series."""
     shown = [s for s in series if s.points[0]]
     if len(shown) < 2:
         return ""
-    shapes = {
-        "line": '<line x1="0" x2="18" y1="6" y2="6"/>',
-        "steps": '<line x1="0" x2="18" y1="6" y2="6"/>',
-        "dashed": '<line x1="0" x2="18" y1="6" y2="6"/>',
-        "dots": '<circle cx="9" cy="6" r="3.2"/>',
-        "marks": '<path d="M9 2 l4 8 h-8 z"/>',
-    }
-    keys = []
-    for s in shown:
-        kind = {"dashed": "line dashed", "steps": "line"}.get(s.kind, s.kind)
-        keys.append(
-            f'<span><svg class="key {kind} c{s.colour}" viewBox="0 0 18 12" aria-hidden="true">{shapes[s.kind]}</svg>'
-            f"{escape(s.name)}</span>"
-        )
+    keys = (
+        f'<span><svg class="key line c{s.colour}" viewBox="0 0 18 12" aria-hidden="true">'
+        f'<line x1="0" x2="18" y1="6" y2="6"/></svg>{escape(s.name)}</span>'
+        for s in shown
+    )
     return f'<p class="legend">{"".join(keys)}</p>'
 
 
@@ -205,16 +196,10 @@ def _grid(marks: Sequence[float], y: "Scale", width: int, percent: bool = False)
     ]
 
 
-def _drawn(series: Series, x: "Scale", y: "Scale", floor: int, percent: bool) -> str:
+def _drawn(series: Series, x: "Scale", y: "Scale", percent: bool) -> str:
     steps, values = series.points
-    if series.kind == "marks":
-        shapes = (
-            f'<path d="M{x(step):.1f} {floor - 9} l4 8 h-8 z"><title>{_at(step)}</title></path>'
-            for step in steps
-        )
-        return f'<g class="marks c{series.colour}">{"".join(shapes)}</g>'
     spots = [(x(step), y(value)) for step, value in zip(steps, values, strict=True)]
-    if series.kind in ("line", "dashed", "steps") and len(spots) > 1:
+    if len(spots) > 1:
         if series.kind == "steps":  # a value holds until the next one
             corners = [(right, py) for (_, py), (right, _) in pairwise(spots)]
             spots = [spot for pair in zip(spots, [*corners, spots[-1]], strict=True) for spot in pair]
@@ -222,13 +207,12 @@ def _drawn(series: Series, x: "Scale", y: "Scale", floor: int, percent: bool) ->
         return (
             _band(series, x, y) + f'<polyline class="line {series.kind} c{series.colour}" points="{path}"/>'
         )
-    radius = 2.6 if series.kind == "dots" else 4
-    dots = (
-        f'<circle cx="{px:.1f}" cy="{py:.1f}" r="{radius}"><title>{_at(step)}: '
-        f"{f'{100 * value:.2f}%' if percent else number(value)}</title></circle>"
-        for (px, py), step, value in zip(spots, steps, values, strict=True)
+    ((px, py),) = spots
+    value = f"{100 * values[0]:.2f}%" if percent else number(values[0])
+    return (
+        f'<g class="dots c{series.colour}"><circle cx="{px:.1f}" cy="{py:.1f}" r="4">'
+        f"<title>step {number(steps[0])}: {value}</title></circle></g>"
     )
-    return f'<g class="dots c{series.colour}">{"".join(dots)}</g>'
 
 
 def _band(series: Series, x: "Scale", y: "Scale") -> str:
@@ -249,14 +233,9 @@ def number(value: float) -> str:
     return f"{value:.4g}"
 
 
-def _at(step: float) -> str:
-    return f"step {number(step)}"
-
-
 def _summary(shown: Sequence[Series]) -> str:
     parts = [
-        f"{s.name}: {len(s.points[0])} points"
-        + ("" if s.kind == "marks" else f" from {number(min(s.points[1]))} to {number(max(s.points[1]))}")
+        f"{s.name}: {len(s.points[0])} points from {number(min(s.points[1]))} to {number(max(s.points[1]))}"
         for s in shown
     ]
     return "; ".join(parts)
