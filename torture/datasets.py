@@ -243,11 +243,9 @@ def run(seconds: float, seed: int, most: int | None = None) -> list[Row]:
         for label, format in FORMATS.items()
         if format.checksum
     }
-    skipped = 0
     counts: dict[str, list[int]] = {label: [0, 0] for label in FORMATS}
     for outcome in outcomes(seconds, seed, most):
         if outcome.result == "skipped":
-            skipped += 1
             continue
         what, accepted = str(outcome), outcome.result == "accepted"
         counts[outcome.label][accepted] += 1

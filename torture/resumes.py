@@ -38,14 +38,15 @@ def run(seconds: float, seed: int) -> list[Row]:
 
 
 def together(folder: Path, signs: Path, number: int) -> list[str]:
-    """Resume when all are ready; whoever may, goes on until the others have been refused."""
+    """Resume when all are ready; the one that may trains until the others have been refused."""
     (signs / f"ready-{number}").touch()
     _wait(signs, "ready-*", PROCESSES)
     try:
-        trainer, saver, notes = resume(folder, (Slow(signs),))
+        trainer, saver, notes = resume(folder)
     except BaseException:
         (signs / f"refused-{number}").touch()
         raise
+    trainer.watchers = (Slow(signs),)
     trainer.train(saver)
     return notes
 

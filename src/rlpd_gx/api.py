@@ -331,6 +331,6 @@ def _name(thing: object, given: ModuleType, name: str) -> str:
         )
     home, own = getattr(thing, "__module__", "__main__"), getattr(thing, "__qualname__", "")
     options = set(vars(given)) - {"env", "rules"} - set(vars(ModuleType("")))
-    if home != "__main__" and not options and getattr(sys.modules.get(home), own or "", None) is thing:
+    if home != "__main__" and not options and getattr(sys.modules.get(home), own, None) is thing:
         return f"{home}:{own}"
     return f"{given.__name__}:{name}"

@@ -50,7 +50,7 @@ def test_convert_into_a_folder(command, pendulum, tmp_path):
     assert "--out" in err
 
 
-def test_audit(command, pendulum, tmp_path):
+def test_audit(command, pendulum):
     code, table, _ = command("data", "audit", pendulum)
     assert code == 0
     assert "actions out of range steps" in table
@@ -119,7 +119,7 @@ def test_brackets_in_names_are_shown(command, tmp_path):
     assert "[red]" in listed
 
 
-def test_the_wrong_environment(command, pendulum, tmp_path):
+def test_the_wrong_environment(command, pendulum):
     code, _, err = command("data", "convert", pendulum, "--env", "MountainCarContinuous-v0")
     assert code == 2
     assert "'env_id' is Pendulum-v1, not MountainCarContinuous-v0" in err

@@ -126,7 +126,7 @@ def test_text_in_brackets_is_not_swallowed(command):
 
 
 @pytest.mark.parametrize("words", [[], ["--help"], ["--version"], ["train", "--help"], ["guard", "--help"]])
-def test_help_loads_nothing_heavy(words, tmp_path):
+def test_help_loads_nothing_heavy(words):
     program = (
         "import contextlib, sys, rlpd_gx.cli\n"
         f"sys.argv = ['rlpd-gx', *{words!r}]\n"

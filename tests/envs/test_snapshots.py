@@ -83,7 +83,7 @@ class Counting(gym.Wrapper):
 
 
 class Silent(gym.Wrapper):
-    """A wrapper that nobody knows."""
+    """An unknown wrapper."""
 
 
 def test_a_layer_may_answer_for_itself(tmp_path):

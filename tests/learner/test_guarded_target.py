@@ -304,14 +304,10 @@ def _convex(generator: np.random.Generator) -> Any:
 
 
 @pytest.mark.parametrize(
-    ("backup", "sign", "outside"),
-    list(
-        itertools.product(
-            ["renormalise", "project", "none"], ["add", "none", "subtract"], ["proposal", "none"]
-        )
-    ),
+    ("backup", "sign"),
+    list(itertools.product(["renormalise", "project", "none"], ["add", "none", "subtract"])),
 )
-def test_continuous_values(backup: Any, sign: Any, outside: Any) -> None:
+def test_continuous_values(backup: Any, sign: Any) -> None:
     generator = np.random.default_rng(3)
     sets = _convex(generator)
     config = replace(CONFIG, backup=backup, backup_entropy=sign)

@@ -1,4 +1,4 @@
-"""A fork begins with what a run had at a step, and goes on with other settings."""
+"""A fork begins with what a run had at a step, and continues with other settings."""
 
 import json
 from pathlib import Path

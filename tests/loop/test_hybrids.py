@@ -205,7 +205,7 @@ def test_an_exported_bcq_policy_keeps_its_support(tmp_path: Path) -> None:
     ).tolist()
 
 
-def test_bcq_is_for_discrete_actions_and_needs_data(tmp_path: Path) -> None:
+def test_bcq_is_for_discrete_actions_and_needs_data() -> None:
     with pytest.raises(GxError, match="needs discrete actions"):
         Task(configure("bcq", {"env": "Pendulum-v1", "offline": "x.npz", "device": "cpu"})).learner()
     with pytest.raises(GxError, match="and there is none: give --offline"):

@@ -87,7 +87,7 @@ def test_certified_bound_holds_for_policy_evaluation(arrays, digits, as_sparse, 
     assert certificate_holds(solution, (values, exact.q(values)))
 
 
-def slow_chain(discount=0.99):
+def slow_chain():
     """Twelve states in a ring that mixes slowly: errors travel far, so careless stopping shows."""
     states = 12
     transitions = np.zeros((states, 2, states))
@@ -95,7 +95,7 @@ def slow_chain(discount=0.99):
         transitions[range(states), action, (np.arange(states) + step) % states] = 1.0
     rewards = np.zeros((states, 2))
     rewards[0] = 1.0
-    return transitions, rewards, discount, np.ones((states, 2), dtype=bool)
+    return transitions, rewards, 0.99, np.ones((states, 2), dtype=bool)
 
 
 def test_the_check_of_the_certificate_can_fail():

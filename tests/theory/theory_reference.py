@@ -155,6 +155,6 @@ def tiny_mdps(draw):
 
 
 def reachable_tolerance(arrays, digits):
-    """A tolerance of so many digits relative to the size of rounding errors: |R| / (1 - gamma)^2."""
+    """A tolerance of this many digits relative to the size of rounding errors: |R| / (1 - gamma)^2."""
     _, rewards, discount, _ = arrays
     return 10.0**-digits * (1.0 + np.abs(rewards).max()) / (1.0 - discount) ** 2

@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from rlpd_gx.cli.arguments import Argument, Option
+from rlpd_gx.errors import GxError
 
 
 def list_games() -> None:
@@ -53,10 +54,8 @@ def find_flags(
     from rlpd_gx.envs.atari.finding import find
 
     names = list(GAMES) if game == "all" else [find_game(game).name]
-    if out is not None and not out.parent.is_dir():
-        from rlpd_gx.errors import GxError
-
-        raise GxError(f"the folder {out.parent} does not exist; make it, or write elsewhere with --out")
+    if out is not None:
+        refuse_missing_folder(out)
     for name in names:
         found = find(name, deaths, steps, lags, seed)
         print(_sentence(found))
@@ -79,10 +78,8 @@ def show(
 
     from rlpd_gx.envs.atari import make
     from rlpd_gx.envs.atari.drawing import forbidden, picture, save
-    from rlpd_gx.errors import GxError
 
-    if not out.parent.is_dir():
-        raise GxError(f"the folder {out.parent} does not exist; make it, or write elsewhere with --out")
+    refuse_missing_folder(out)
     env = make(game)
     env.reset(seed=seed)
     rng = np.random.default_rng(seed)
@@ -121,6 +118,23 @@ def boxes(
             _write(out, name, {"objects": found}, {"steps": steps, "seed": seed}, "boxes")
 
 
+def refuse_missing_folder(out: Path) -> None:
+    """Raise before the work, not after it, where nothing can be written."""
+    if not out.parent.is_dir():
+        raise GxError(f"the folder {out.parent} does not exist; make it, or write elsewhere with --out")
+
+
+def when_and_where() -> dict[str, str]:
+    """Date and machine of a result."""
+    import datetime
+    import os
+    import platform
+    from importlib.metadata import version
+
+    machine = f"{platform.machine()}, {os.cpu_count()} cores, ale-py {version('ale-py')}"
+    return {"date": datetime.date.today().isoformat(), "machine": machine}
+
+
 def _sentence(found: Any) -> str:
     shown = found.as_json()
     lag = "no event seen" if shown["lag_steps"] is None else f"certain {shown['lag_steps']:g} steps before"
@@ -138,18 +152,13 @@ def _write(
     out: Path, name: str, found: dict[str, Any], settings: dict[str, int], command: str = "find-flags"
 ) -> None:
     """Add one game to the file, in one piece, with what is needed to repeat it."""
-    import datetime
     import json
-    import os
-    import platform
-    from importlib.metadata import version
 
     content = json.loads(out.read_text()) if out.exists() else {"games": {}}
     options = " ".join(f"--{key} {value}" for key, value in settings.items())
     content["games"][name] = {
         "command": f"rlpd-gx atari {command} {name} {options}",
-        "date": datetime.date.today().isoformat(),
-        "machine": f"{platform.machine()}, {os.cpu_count()} cores, ale-py {version('ale-py')}",
+        **when_and_where(),
         **found,
     }
     content["games"] = dict(sorted(content["games"].items()))

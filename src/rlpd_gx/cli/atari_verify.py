@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from rlpd_gx.cli.arguments import Argument, Option
+from rlpd_gx.cli.atari import refuse_missing_folder, when_and_where
 from rlpd_gx.errors import GxError
 
 if TYPE_CHECKING:
@@ -178,7 +179,7 @@ def _game(
     }
     options = " ".join(f"--{key.replace('_', '-')} {value}" for key, value in given.items())
     command = f"rlpd-gx atari verify {name} {options}"
-    return {**known, "command": command, **_where(), **found}
+    return {**known, "command": command, **when_and_where(), **found}
 
 
 def table(games: dict[str, dict[str, Any]]) -> "Table":
@@ -261,22 +262,12 @@ def _agreements(games: dict[str, dict[str, Any]]) -> str:
     )
 
 
-def _where() -> dict[str, str]:
-    import datetime
-    import os
-    import platform
-    from importlib.metadata import version
-
-    machine = f"{platform.machine()}, {os.cpu_count()} cores, ale-py {version('ale-py')}"
-    return {"date": datetime.date.today().isoformat(), "machine": machine}
-
-
 def _read(out: Path | None) -> dict[str, Any]:
     import json
 
     if out is None or not out.exists():
-        if out is not None and not out.parent.is_dir():
-            raise GxError(f"the folder {out.parent} does not exist; make it, or write elsewhere with --out")
+        if out is not None:
+            refuse_missing_folder(out)
         return {"games": {}}
     try:
         content = json.loads(out.read_text())

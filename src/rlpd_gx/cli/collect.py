@@ -91,7 +91,7 @@ def collect(
 
 
 def _note_rules(tally: Any, steps: int) -> None:
-    """Say so where the rules never let a policy do anything: the dataset shows the guard alone."""
+    """Warn where the rules never let the policy act: such a dataset shows the guard alone."""
     if tally.inevitable >= steps:
         print(
             f"note: the rules allowed no action in any of the {steps} steps, so each executed action breaks one "

@@ -3,17 +3,14 @@
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from threading import Event, Thread
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 from rlpd_gx.cli.arguments import Argument
 from rlpd_gx.errors import GxError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 FILM_STEPS = 500  # half a minute, enough to see what the guard does
 LAST_WORDS = ("rlpd-gx: ", "stopped by ")  # how the last line of a run that failed begins
@@ -93,7 +90,6 @@ def _film(run: Path) -> str | None:
     """Write `play.mp4` into a run folder, or return why that is impossible."""
     from rlpd_gx.deploy.play import play
     from rlpd_gx.envs.description import describe
-    from rlpd_gx.errors import GxError
     from rlpd_gx.loop.run_folder import RunFolder
     from rlpd_gx.report import FILM
 
@@ -116,7 +112,7 @@ def _started(command: Command) -> Process:
 
 
 @contextmanager
-def _on_signals(handler: Callable[[int, object], None]) -> "Iterator[None]":
+def _on_signals(handler: Callable[[int, object], None]) -> Iterator[None]:
     before = {number: signal.signal(number, handler) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield
@@ -126,7 +122,7 @@ def _on_signals(handler: Callable[[int, object], None]) -> "Iterator[None]":
 
 
 @contextmanager
-def _display(names: Sequence[str], quiet: bool) -> "Iterator[Show]":
+def _display(names: Sequence[str], quiet: bool) -> Iterator[Show]:
     """A live line for each run on a terminal; elsewhere plain lines that begin with the name of the run."""
     width = max(map(len, names))
     if quiet or not sys.stderr.isatty():

@@ -168,7 +168,7 @@ def _load(
     name, actions, made = format, None, None
     if not is_dataset(source):
         name = format or formats.detect(source)
-        if env is None:  # the file may name its environment, and that one knows the range of actions
+        if env is None:  # the file may name its environment, which has the range of actions
             told = formats.read(source, name, options)
             env_id = told.env_id if told.actions is None else None
             if env_id and ":" in env_id:  # would import whatever module a file names

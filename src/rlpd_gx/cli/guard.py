@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from rlpd_gx.types import Tally
 
 
-MOST_STEPS = 100_000  # of an episode without --max-steps: an environment that never ends would never say so
+MOST_STEPS = 100_000  # of an episode without --max-steps: some environments never end one
 
 
 def guard(

@@ -1,6 +1,7 @@
 """`rlpd-gx train` and `rlpd-gx evaluate`."""
 
 import sys
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -18,8 +19,6 @@ from rlpd_gx.config import PRESETS
 from rlpd_gx.errors import GxError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from rlpd_gx.api import Run
     from rlpd_gx.config import Config
 
@@ -71,7 +70,6 @@ def train(
         _leave_out(others, "--resume continues a run with its own settings")
         steps = SETTINGS["steps"].read(given["steps"], COMMAND_LINE) if "steps" in given else None
         _trained(lambda: api.continued(resume, steps, **watched), resume)
-        _finish(resume)
         return
     if from_ is not None:
         from rlpd_gx.loop.fork import read_origin
@@ -82,7 +80,6 @@ def train(
         values = typed(config, given)[1]
         fork = partial(api.forked, source, step, out, values, words=COMMAND_LINE, **watched)
         _trained(fork, out)
-        _finish(out)
         return
     chosen = in_force(preset, config, given)
     if not chosen.run.env:
@@ -97,7 +94,6 @@ def train(
         _compared(chosen, out, quiet)
         return
     _trained(lambda: api.begin(chosen, out, **watched), out)
-    _finish(out)
 
 
 def in_force(preset: str | None, file: Path | None, given: dict[str, Any]) -> "Config":
@@ -155,15 +151,20 @@ def help_text(preset: str | None, file: Path | None, given: dict[str, Any], *, e
     return "\n".join(lines)
 
 
-def _trained(train: "Callable[[], Run]", path: Path) -> None:
-    """Train; a run that was stopped says how to continue it."""
+def _trained(train: Callable[[], "Run"], path: Path) -> None:
+    """Train, print the results and write the report; a run that was stopped says how to continue it."""
     from rlpd_gx.loop.train import Stopped
+    from rlpd_gx.report import write_report
+    from rlpd_gx.report.records import read_run
+    from rlpd_gx.report.words import results_text
 
     try:
         train()
     except Stopped as stop:
         print(f"{stop}; resume with: rlpd-gx train --resume {path}", file=sys.stderr)
         raise SystemExit(128 + stop.number) from None
+    print(results_text(read_run(path)))
+    print(f"Report: {write_report(path)}")
 
 
 def _compared(chosen: "Config", out: Path, quiet: bool) -> None:
@@ -178,16 +179,6 @@ def _compared(chosen: "Config", out: Path, quiet: bool) -> None:
     unaware += ["--actor", "raw"] if chosen.learner.actor in ("masked", "projected") else []
     train_together({chosen.run.guard: guarded_run, "no guard": [*bare_run, *unaware]}, quiet=quiet)
     compare([out, bare])
-
-
-def _finish(path: Path) -> None:
-    """Print the results and write the report."""
-    from rlpd_gx.report import write_report
-    from rlpd_gx.report.records import read_run
-    from rlpd_gx.report.words import results_text
-
-    print(results_text(read_run(path)))
-    print(f"Report: {write_report(path)}")
 
 
 def evaluate(

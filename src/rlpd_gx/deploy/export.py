@@ -138,7 +138,7 @@ class Export:
         guard = self.about["guard"]
         try:
             exportable = guards.find(guard).exportable
-        except GxError:  # an unknown one is refused by whoever uses it
+        except GxError:  # an unknown guard is refused where it is used
             return
         if self.about["rules"] and not exportable:
             raise GxError(
@@ -383,7 +383,7 @@ def _values(space: gym.Space) -> str:
 
 
 def _as_arrays(observation: Observation, space: gym.Space) -> Tree:
-    """The observation as rules know it from the environment: arrays of numbers of the kind of the space."""
+    """The observation as the environment gives it to the rules: arrays of the dtype of the space."""
     parts = space.spaces if isinstance(space, gym.spaces.Dict) else {"": space}
 
     def seen(tree: Tree, path: str) -> Tree:

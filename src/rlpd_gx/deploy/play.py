@@ -210,7 +210,7 @@ def _whole(video: Path) -> Iterator[Path]:
     except OSError as error:
         raise GxError(f"{video}: cannot be written: {error.strerror or first_line(error)}") from None
     finally:
-        with suppress(OSError):  # perhaps its folder could not be made
+        with suppress(OSError):  # its folder may be missing
             unfinished.unlink()
 
 

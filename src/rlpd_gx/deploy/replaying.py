@@ -1,6 +1,5 @@
 """One episode that is played again: what happened in each step, and the way back to the state before any of them."""
 
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -245,9 +244,4 @@ def _actuators(unwrapped: Any, count: int) -> list[str]:
 
 
 def _nbytes(saved: Json) -> int:
-    return sum(_sizes(saved))
-
-
-def _sizes(tree: Tree) -> Iterator[int]:
-    for leaf in trees.leaves(tree):
-        yield leaf.nbytes if isinstance(leaf, np.ndarray) else 32
+    return sum(leaf.nbytes if isinstance(leaf, np.ndarray) else 32 for leaf in trees.leaves(saved))

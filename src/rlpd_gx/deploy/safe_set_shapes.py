@@ -93,10 +93,10 @@ def _mask(safe_set: SafeSet | None) -> str | None:
     return "".join(signs.tolist())
 
 
-def plain(values: Array, digits: int = 6) -> Any:
-    """Numbers as JSON holds them, with few digits; null where one is not finite."""
+def plain(values: Array) -> Any:
+    """Numbers as JSON holds them, with six digits; null where one is not finite."""
     if values.dtype.kind in "iu":
         return values.tolist()
     if values.ndim:
-        return [plain(value, digits) for value in values]
-    return float(f"{value:.{digits}g}") if np.isfinite(value := float(values)) else None
+        return [plain(value) for value in values]
+    return float(f"{value:.6g}") if np.isfinite(value := float(values)) else None

@@ -54,19 +54,13 @@ def short(value: float) -> str:
     return number(round(value)) if abs(value) >= 100 else number(float(f"{value:.3g}"))
 
 
-def score_table(
-    rows: Rows, variants: Sequence[str], table: str = "", names: dict[str, str] | None = None
-) -> Table:
-    """Scores by variant and game; below each the paper's, from its `table` under its own `names`."""
+def score_table(rows: Rows, variants: Sequence[str], table: str = "") -> Table:
+    """Scores by variant and game; below each the paper's, from its `table`."""
     games, lines = rows.games, []
     for variant in variants:
         points = rows.points(variant, evidence.score)
         lines.append([variant, *(cell(points.get(game, [])) for game in games)])
-        theirs = (
-            [reported.score(table, (names or {}).get(variant, variant), game) for game in games]
-            if table
-            else []
-        )
+        theirs = [reported.score(table, variant, game) for game in games] if table else []
         if any(value is not None for value in theirs):
             lines.append([PAPER, *("–" if v is None else short(v) for v in theirs)])
     return Table("Score of the final policy under its guard", ["", *games], lines)

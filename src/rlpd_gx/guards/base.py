@@ -39,7 +39,7 @@ class Guard:
     def exportable(self) -> bool:
         """Whether rules and `mode` alone decide what is executed: all that an exported policy has of a guard.
 
-        Not where `environment` is overridden, unless the guard says so itself.
+        Not where `environment` is overridden, unless the guard overrides this too.
         """
         return type(self).environment is Guard.environment
 

@@ -1,10 +1,12 @@
 """What SAC shares where critics value single actions, which are part of their input."""
 
-from typing import NamedTuple
+from dataclasses import replace
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
+from rlpd_gx.config import LearnerConfig
 from rlpd_gx.learner.q_learner import Policy
 from rlpd_gx.learner.sac import Sac
 
@@ -21,6 +23,11 @@ class NextActions(NamedTuple):
 
 class ActionCritics(Sac[Policy, NextActions]):
     """Critics of features [B, f] and the numbers [B, d] that stand for an action."""
+
+    def __init__(self, config: LearnerConfig, *args: Any, **options: Any) -> None:
+        if config.actor == "auto":
+            config = replace(config, actor="raw" if config.backup == "none" else "projected")
+        super().__init__(config, *args, critic_outputs=1, **options)
 
     def _expected(self, features: Tensor, policy: NextActions, members: Tensor | None) -> Tensor:
         values = self._target_q(features, policy.action.transpose(0, 1), members)

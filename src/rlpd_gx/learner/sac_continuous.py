@@ -1,7 +1,5 @@
 """SAC for actions in a bounded box: a tanh-Gaussian policy, and critics of single actions."""
 
-from dataclasses import replace
-
 import gymnasium as gym
 import torch
 from torch import Tensor
@@ -39,8 +37,6 @@ class SacContinuous(ActionCritics[GaussianPolicy]):
                 config, encoder, action_space, safe_set_spec, initial=initial, seed=seed, device=device
             )
 
-        if config.actor == "auto":
-            config = replace(config, actor="raw" if config.backup == "none" else "projected")
         self.target_entropy = (
             config.target_entropy if isinstance(config.target_entropy, float) else TARGET_ENTROPY
         )
@@ -49,7 +45,6 @@ class SacContinuous(ActionCritics[GaussianPolicy]):
             observation_space,
             policy=policy,
             critic_inputs=gym.spaces.flatdim(action_space),
-            critic_outputs=1,
             safe_set_spec=safe_set_spec,
             seed=seed,
             device=device,

@@ -5,8 +5,6 @@ The rules there are masks of single components, so the policy is renormalised or
 the other, and its entropy is exact too. Only the expectation of Q over joint actions is sampled.
 """
 
-from dataclasses import replace
-
 import gymnasium as gym
 import torch
 import torch.nn.functional as F
@@ -106,8 +104,6 @@ class SacFactored(ActionCritics[FactoredPolicy]):
                 config, encoder, action_space, safe_set_spec, initial=initial, seed=seed, device=device
             )
 
-        if config.actor == "auto":
-            config = replace(config, actor="raw" if config.backup == "none" else "projected")
         given = config.target_entropy
         self.target_entropy = given if isinstance(given, float) else TARGET_ENTROPY
         super().__init__(
@@ -115,7 +111,6 @@ class SacFactored(ActionCritics[FactoredPolicy]):
             observation_space,
             policy=policy,
             critic_inputs=int(action_space.nvec.sum()),
-            critic_outputs=1,
             safe_set_spec=safe_set_spec,
             seed=seed,
             device=device,

@@ -86,18 +86,18 @@ class Checkpoints:
         self._remove([*self._damaged, *(path for path in complete if path not in kept)])
         self._damaged.clear()
 
-    def load(self, device: str | torch.device = "cpu", step: int | None = None) -> Loaded:
-        """The newest checkpoint that is whole, or that of a step; tensors on this device, arrays as arrays."""
+    def load(self, step: int | None = None) -> Loaded:
+        """The newest checkpoint that is whole, or that of a step; tensors on the CPU, arrays as arrays."""
         if step is not None:
             paths = {_step(path): path for path in reversed(self._all())}
             if step not in paths:
                 there = ", ".join(f"{known:,}" for known in sorted(paths)) or "none"
                 raise GxError(f"{self.folder} holds no checkpoint of step {step:,}; there are: {there}")
-            return Loaded(*self._read(paths[step], device), ())
+            return Loaded(*self._read(paths[step]), ())
         notes: list[str] = []
         for path in self._all():
             try:
-                step, state = self._read(path, device)
+                step, state = self._read(path)
             except GxError as error:
                 notes.append(f"{error}; the checkpoint before it is used instead")
                 self._damaged.add(path)
@@ -119,11 +119,11 @@ class Checkpoints:
             try:
                 outside = json.loads((path / _MANIFEST).read_text())["outside"]
             except (OSError, ValueError, KeyError):
-                continue  # damaged: `load` will say so
+                continue  # damaged: `load` reports it
             needed |= {Path(os.path.normpath(self.folder / name)) for name in outside}
         return needed
 
-    def _read(self, path: Path, device: str | torch.device) -> tuple[int, Json]:
+    def _read(self, path: Path) -> tuple[int, Json]:
         try:
             manifest = json.loads((path / _MANIFEST).read_text())
             if manifest != _manifest(manifest["inside"], manifest["outside"]):
@@ -138,7 +138,7 @@ class Checkpoints:
             _check(Path(os.path.normpath(self.folder / name)), digest)
         kept = json.loads((path / _STATE).read_bytes())
         tensors = tensors_from_bytes((path / _TENSORS).read_bytes())
-        return kept["step"], _with_tensors(kept["state"], tensors, device)
+        return kept["step"], _with_tensors(kept["state"], tensors)
 
     def _all(self) -> list[Path]:
         """Newest first."""
@@ -208,15 +208,15 @@ def _without_tensors(value: Tree, where: str, tensors: dict[str, torch.Tensor]) 
     raise GxError(f"the state at {where} is a {type(value).__name__}, which cannot be kept")
 
 
-def _with_tensors(value: Tree, tensors: Mapping[str, torch.Tensor], device: str | torch.device) -> Tree:
+def _with_tensors(value: Tree, tensors: Mapping[str, torch.Tensor]) -> Tree:
     """The inverse of `_without_tensors`."""
     if isinstance(value, list):
-        return [_with_tensors(part, tensors, device) for part in value]
+        return [_with_tensors(part, tensors) for part in value]
     if not isinstance(value, dict):
         return value
     if "$tensor" in value:
-        return tensors[value["$tensor"]].to(device)
+        return tensors[value["$tensor"]]
     if "$array" in value:
         return tensors[value["$array"]].numpy()
     items = value["$items"] if "$items" in value else value.items()
-    return {key: _with_tensors(part, tensors, device) for key, part in items}
+    return {key: _with_tensors(part, tensors) for key, part in items}

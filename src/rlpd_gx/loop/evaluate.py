@@ -10,6 +10,7 @@ import torch
 
 from rlpd_gx.learner import QLearner
 from rlpd_gx.loop.environments import Environments
+from rlpd_gx.metrics.episodes import success
 from rlpd_gx.trees import Json
 from rlpd_gx.types import Array, Episode, Observation, Tally, Transition
 
@@ -40,7 +41,7 @@ class Evaluation:
 
     def _success(self) -> Json:
         steps = [episode.success_steps for episode in self.episodes if episode.success_steps is not None]
-        return {"success_rate": float(np.mean(np.array(steps) > 0)), "success_steps": steps} if steps else {}
+        return {**success(self.episodes), "success_steps": steps} if steps else {}
 
     def state(self) -> Json:
         """For a checkpoint."""

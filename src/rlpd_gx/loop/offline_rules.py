@@ -194,7 +194,7 @@ class StoredStates:
 
 
 def _world(name: str, env: str | None, named_in_file: str | None, env_kwargs: JsonMapping | None) -> Any:
-    """The environment of the data: its action space is what the rules speak about."""
+    """The environment of the data: the rules are about its actions."""
     env_id = env or named_in_file
     if env_id is None:
         raise GxError(f"{name}: does not name its environment, whose actions --rules judge; give --env")

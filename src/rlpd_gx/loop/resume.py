@@ -1,4 +1,4 @@
-"""Saving a run and going on with it, bit for bit where the environments can be restored."""
+"""Save a run and resume it, bit for bit where the environments can be restored."""
 
 import warnings
 from pathlib import Path
@@ -16,7 +16,7 @@ from rlpd_gx.loop.evaluate import Evaluation
 from rlpd_gx.loop.guard_identity import GuardIdentity
 from rlpd_gx.loop.run_folder import Logs, RunFolder
 from rlpd_gx.loop.task import Counting, Task
-from rlpd_gx.loop.train import Trainer, Watcher
+from rlpd_gx.loop.train import Trainer
 from rlpd_gx.replay.segments import Segments
 from rlpd_gx.rules import Lookahead
 from rlpd_gx.trees import Json, packed, unpacked
@@ -74,10 +74,7 @@ class Saver:
 
 
 def resume(
-    path: Path,
-    watchers: tuple[Watcher, ...] = (),
-    steps: int | None = None,
-    counting: Counting | None = None,
+    path: Path, steps: int | None = None, counting: Counting | None = None
 ) -> tuple[Trainer, Saver, list[str]]:
     """The trainer of a run folder as it was at its newest good checkpoint, and notes for the user.
 
@@ -94,7 +91,7 @@ def resume(
                 f"{path}: was stopped before it held what {origin} had learned; remove this folder and fork again"
             )
         logs.cut(None)
-        trainer = Trainer(task, folder, watchers)
+        trainer = Trainer(task, folder)
         trainer.begin()
         if steps is not None:
             folder.write("config.json", folder.asked() | {"steps": steps})
@@ -114,7 +111,7 @@ def resume(
             "begin a new run"
         )
     notes = [*loaded.notes, *logs.check(state["logs"])]
-    trainer = Trainer(task, folder, watchers)
+    trainer = Trainer(task, folder)
     logs.cut(state["logs"])  # new audits write a start line: cut that too, since these continue
     saver.segments.restore(trainer.online, state["segments"], state["ring"])
     return trainer, saver, [*notes, *restore(trainer, state)]

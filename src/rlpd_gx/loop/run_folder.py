@@ -36,7 +36,7 @@ def audit_names(num_envs: int) -> list[str]:
 class RunFolder:
     """A folder with config.json, versions.json, metrics.jsonl, result.json, audit files and checkpoints.
 
-    Whoever writes into it holds its lock: `create` and `resume` take it, `release` gives it back.
+    The process that writes into it holds its lock: `create` and `resume` take it, `release` gives it back.
     """
 
     def __init__(self, path: Path) -> None:
@@ -76,7 +76,7 @@ class RunFolder:
 
     @classmethod
     def resume(cls, path: Path) -> tuple["RunFolder", Config]:
-        """A folder that holds a run, to go on with it, and its config."""
+        """A folder that holds a run, to resume it, and its config."""
         folder, config = cls.open(path)
         folder._lock = Lock.take(path)
         for leftover in path.glob(".*.writing*"):  # of a process that was killed while it wrote

@@ -253,7 +253,7 @@ class Task:
 
     def _learner(self) -> QLearner:
         example, config = self.example, self.learner_config
-        # under a guard that only watches, the Learner is one that has never heard of the rules
+        # under a guard that only counts, the Learner is trained without safe sets
         aware = (
             self.guard.mode == "enforce" or config.backup != "none" or config.actor in ("masked", "projected")
         )
@@ -291,7 +291,7 @@ class Task:
         make: dict[str, Callable[[], samplers.Sampler]] = {
             "uniform": samplers.Uniform,
             "stride": samplers.Stride,
-            "fixed": lambda: samplers.fixed(),
+            "fixed": samplers.fixed,
             "span": lambda: samplers.Span(guarded=guarded),
             "span-cut": lambda: samplers.Span("cut", learner.probability, guarded=guarded),
             "tree-backup": lambda: samplers.Span("tree-backup", guarded=guarded),

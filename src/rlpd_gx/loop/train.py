@@ -192,7 +192,7 @@ class Trainer:
         self.begin_episodes(everywhere)
 
     def train(self, save: Save) -> Json:
-        """Go on to the end; `save(trainer)` makes a checkpoint. Returns the result."""
+        """Train to the end; `save(trainer)` makes a checkpoint. Returns the result."""
         run, self._counted_until = self.task.config.run, _clocks()
         with self.signals():
             self.warm_start(save)
@@ -348,7 +348,7 @@ class Trainer:
         try:
             for number in (signal.SIGINT, signal.SIGTERM):
                 before[number] = signal.signal(number, note)
-        except ValueError:  # not in the main thread: whoever runs us there stops us otherwise
+        except ValueError:  # not in the main thread, where signals cannot be handled
             pass
         try:
             yield

@@ -8,6 +8,7 @@ from rlpd_gx.metrics.subject import Found, Subject
 from rlpd_gx.types import Array
 
 BITS = 16
+EVERY = 1_000  # visited states between the points of a curve
 SMALL = 7  # width and height of the frames that are hashed
 
 
@@ -17,13 +18,11 @@ class SimHash:
     `centre` and `spread` [f] are those of a fixed reference set of states, so that codes of different runs compare.
     """
 
-    def __init__(self, reference: Array, bits: int = BITS, seed: int = 0) -> None:
-        if not 1 <= bits <= 62:
-            raise ValueError(f"a code has 1 to 62 bits, not {bits}")
+    def __init__(self, reference: Array, seed: int = 0) -> None:
         rows = features(reference)
         self.centre, spread = rows.mean(axis=0), rows.std(axis=0)
         self.spread = np.where(spread > 1e-8, spread, 1.0)
-        self.projections = np.random.default_rng(seed).normal(size=(rows.shape[1], bits))
+        self.projections = np.random.default_rng(seed).normal(size=(rows.shape[1], BITS))
 
     def __call__(self, states: Array) -> Array:
         """Codes [B] int64 of states [B, ...]."""
@@ -53,9 +52,9 @@ def visitation_entropy(codes: Array) -> float:
     return float(-(share * np.log(share)).sum()) + 0.0
 
 
-def growth(codes: Array, every: int = 1_000) -> Found:
+def growth(codes: Array) -> Found:
     """Coverage and visitation entropy of the first 1k, 2k, ... visited states, in the order of visits."""
-    marks: Sequence[int] = [*range(every, len(codes), every), len(codes)] if len(codes) else []
+    marks: Sequence[int] = [*range(EVERY, len(codes), EVERY), len(codes)] if len(codes) else []
     return {
         "step": list(marks),
         "coverage": [coverage(codes[:mark]) for mark in marks],

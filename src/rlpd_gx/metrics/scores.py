@@ -57,8 +57,8 @@ def bootstrap(
 def central(drawn: Scores, seeds: int, freedom: int) -> tuple[float, float]:
     """The 95% interval of resampled estimates, widened for few seeds.
 
-    Resamples of n seeds spread sqrt((n - 1) / n) times as far as they should, and five of them do not know their own
-    spread: so the quantiles lie where Student's t with this many degrees of freedom has them (Hesterberg, 2015).
+    Resamples of n seeds spread sqrt((n - 1) / n) times as far as they should, and from five seeds the spread itself is
+    uncertain: so the quantiles lie where Student's t with this many degrees of freedom has them (Hesterberg, 2015).
     """
     from scipy.stats import norm, t
 

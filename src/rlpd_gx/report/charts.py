@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
 from itertools import pairwise
+from typing import Literal
 
 from rlpd_gx.report.records import Points
 
@@ -15,12 +16,11 @@ COLOURS = 8  # in the style sheet
 
 @dataclass(frozen=True)
 class Series:
-    """One thing drawn: a line, a dashed line, steps (a survival curve), dots, or marks along the lower edge (which have
-    no height)."""
+    """One thing drawn: a line, or steps (a survival curve). A single point is drawn as a dot."""
 
     name: str
     points: Points
-    kind: str = "line"
+    kind: Literal["line", "steps"] = "line"
     colour: int = 1
     band: tuple[list[float], list[float]] | None = None
     """Lower and upper edge of a band around a line."""
@@ -47,7 +47,7 @@ def chart(
 ) -> str:
     """An SVG with axes, or nothing where no series has a point. The x axis runs from 0 to `last`."""
     shown = [s for s in series if s.points[0]]
-    heights = [value for s in shown if s.kind != "marks" for value in s.points[1]]
+    heights = [value for s in shown for value in s.points[1]]
     heights += [value for s in shown if s.band is not None for edge in s.band for value in edge]
     if not heights:
         return ""
@@ -60,11 +60,7 @@ def chart(
     parts = [
         f'<svg viewBox="0 0 {width} {height}" role="img" aria-label="{escape(_summary(shown), quote=True)}">'
     ]
-    for tick in y_ticks:
-        parts.append(
-            f'<line class="grid" x1="{_LEFT}" x2="{width - _RIGHT}" y1="{y(tick):.1f}" y2="{y(tick):.1f}"/>'
-            f'<text class="tick end" x="{_LEFT - 8}" y="{y(tick) + 4:.1f}">{axis_number(tick, y_ticks, percent)}</text>'
-        )
+    parts += _grid(y_ticks, y, width, percent)
     parts.append(
         f'<line class="axis" x1="{_LEFT}" x2="{width - _RIGHT}" y1="{height - _BOTTOM}" y2="{height - _BOTTOM}"/>'
     )
@@ -77,34 +73,26 @@ def chart(
     parts.append(
         f'<text class="label middle" x="{(_LEFT + width - _RIGHT) / 2:.0f}" y="{height - 8}">{escape(x_label)}</text>'
     )
-    parts += [_drawn(s, x, y, height - _BOTTOM, percent) for s in shown]
+    parts += [_drawn(s, x, y, percent) for s in shown]
     return "\n".join([*parts, "</svg>"])
 
 
 def legend(series: Sequence[Series]) -> str:
-    """Names beside their colours and shapes, for charts of several series."""
+    """Names beside their colours, for charts of several series."""
     shown = [s for s in series if s.points[0]]
     if len(shown) < 2:
         return ""
-    shapes = {
-        "line": '<line x1="0" x2="18" y1="6" y2="6"/>',
-        "steps": '<line x1="0" x2="18" y1="6" y2="6"/>',
-        "dashed": '<line x1="0" x2="18" y1="6" y2="6"/>',
-        "dots": '<circle cx="9" cy="6" r="3.2"/>',
-        "marks": '<path d="M9 2 l4 8 h-8 z"/>',
-    }
-    keys = []
-    for s in shown:
-        kind = {"dashed": "line dashed", "steps": "line"}.get(s.kind, s.kind)
-        keys.append(
-            f'<span><svg class="key {kind} c{s.colour}" viewBox="0 0 18 12" aria-hidden="true">{shapes[s.kind]}</svg>'
-            f"{escape(s.name)}</span>"
-        )
+    keys = (
+        f'<span><svg class="key line c{s.colour}" viewBox="0 0 18 12" aria-hidden="true">'
+        f'<line x1="0" x2="18" y1="6" y2="6"/></svg>{escape(s.name)}</span>'
+        for s in shown
+    )
     return f'<p class="legend">{"".join(keys)}</p>'
 
 
-def bars(drawn: Bars, *, width: int = 720, height: int = 280) -> str:
+def bars(drawn: Bars) -> str:
     """An SVG of grouped bars with whiskers, or nothing where there is no bar."""
+    width, height = 720, 280
     heights = [v for row in drawn.values for v in row if v is not None]
     heights += [edge for row in drawn.intervals for pair in row if pair is not None for edge in pair]
     if not heights:
@@ -115,11 +103,7 @@ def bars(drawn: Bars, *, width: int = 720, height: int = 280) -> str:
     each = 0.8 * room / len(drawn.names)
     label = f"{', '.join(drawn.names)} in {', '.join(drawn.groups)}"
     parts = [f'<svg viewBox="0 0 {width} {height}" role="img" aria-label="{escape(label, quote=True)}">']
-    for tick in y_ticks:
-        parts.append(
-            f'<line class="grid" x1="{_LEFT}" x2="{width - _RIGHT}" y1="{y(tick):.1f}" y2="{y(tick):.1f}"/>'
-            f'<text class="tick end" x="{_LEFT - 8}" y="{y(tick) + 4:.1f}">{axis_number(tick, y_ticks)}</text>'
-        )
+    parts += _grid(y_ticks, y, width)
     for g, group in enumerate(drawn.groups):
         left = _LEFT + room * (g + 0.1)
         parts.append(
@@ -154,12 +138,12 @@ def bar_legend(drawn: Bars) -> str:
     return f'<p class="legend">{"".join(keys)}</p>'
 
 
-def binned(points: Points, most: int = _MOST_POINTS) -> Points:
-    """At most `most` points, each the mean of equally many neighbours."""
+def binned(points: Points) -> Points:
+    """At most `_MOST_POINTS` points, each the mean of equally many neighbours."""
     steps, values = points
-    if len(steps) <= most:
+    if len(steps) <= _MOST_POINTS:
         return points
-    size = -(-len(steps) // most)
+    size = -(-len(steps) // _MOST_POINTS)
     groups = [slice(start, start + size) for start in range(0, len(steps), size)]
     return [_mean(steps[g]) for g in groups], [_mean(values[g]) for g in groups]
 
@@ -203,16 +187,19 @@ def _decimals(step: float) -> int:
     return next((n for n in range(8) if abs(round(step, n) - step) < 1e-9 * step), 8)
 
 
-def _drawn(series: Series, x: "Scale", y: "Scale", floor: int, percent: bool) -> str:
+def _grid(marks: Sequence[float], y: "Scale", width: int, percent: bool = False) -> list[str]:
+    """A line and a number for each tick of the y axis."""
+    return [
+        f'<line class="grid" x1="{_LEFT}" x2="{width - _RIGHT}" y1="{y(tick):.1f}" y2="{y(tick):.1f}"/>'
+        f'<text class="tick end" x="{_LEFT - 8}" y="{y(tick) + 4:.1f}">{axis_number(tick, marks, percent)}</text>'
+        for tick in marks
+    ]
+
+
+def _drawn(series: Series, x: "Scale", y: "Scale", percent: bool) -> str:
     steps, values = series.points
-    if series.kind == "marks":
-        shapes = (
-            f'<path d="M{x(step):.1f} {floor - 9} l4 8 h-8 z"><title>{_at(step)}</title></path>'
-            for step in steps
-        )
-        return f'<g class="marks c{series.colour}">{"".join(shapes)}</g>'
     spots = [(x(step), y(value)) for step, value in zip(steps, values, strict=True)]
-    if series.kind in ("line", "dashed", "steps") and len(spots) > 1:
+    if len(spots) > 1:
         if series.kind == "steps":  # a value holds until the next one
             corners = [(right, py) for (_, py), (right, _) in pairwise(spots)]
             spots = [spot for pair in zip(spots, [*corners, spots[-1]], strict=True) for spot in pair]
@@ -220,13 +207,12 @@ def _drawn(series: Series, x: "Scale", y: "Scale", floor: int, percent: bool) ->
         return (
             _band(series, x, y) + f'<polyline class="line {series.kind} c{series.colour}" points="{path}"/>'
         )
-    radius = 2.6 if series.kind == "dots" else 4
-    dots = (
-        f'<circle cx="{px:.1f}" cy="{py:.1f}" r="{radius}"><title>{_at(step)}: '
-        f"{f'{100 * value:.2f}%' if percent else number(value)}</title></circle>"
-        for (px, py), step, value in zip(spots, steps, values, strict=True)
+    ((px, py),) = spots
+    value = f"{100 * values[0]:.2f}%" if percent else number(values[0])
+    return (
+        f'<g class="dots c{series.colour}"><circle cx="{px:.1f}" cy="{py:.1f}" r="4">'
+        f"<title>step {number(steps[0])}: {value}</title></circle></g>"
     )
-    return f'<g class="dots c{series.colour}">{"".join(dots)}</g>'
 
 
 def _band(series: Series, x: "Scale", y: "Scale") -> str:
@@ -247,14 +233,9 @@ def number(value: float) -> str:
     return f"{value:.4g}"
 
 
-def _at(step: float) -> str:
-    return f"step {number(step)}"
-
-
 def _summary(shown: Sequence[Series]) -> str:
     parts = [
-        f"{s.name}: {len(s.points[0])} points"
-        + ("" if s.kind == "marks" else f" from {number(min(s.points[1]))} to {number(max(s.points[1]))}")
+        f"{s.name}: {len(s.points[0])} points from {number(min(s.points[1]))} to {number(max(s.points[1]))}"
         for s in shown
     ]
     return "; ".join(parts)

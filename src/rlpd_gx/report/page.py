@@ -4,9 +4,6 @@ from collections.abc import Iterable, Sequence
 from html import escape
 from importlib.resources import files
 
-from rlpd_gx.report.charts import number
-from rlpd_gx.report.records import is_number
-
 WINDOW = 20  # episodes in the running mean of returns
 
 
@@ -44,31 +41,18 @@ def tiles_html(tiles: Iterable[tuple[str, str, str]]) -> str:
     return f'<dl class="tiles">{cells}</dl>'
 
 
-def table(heads: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
-    """The first column names the rows; numbers are aligned to the right."""
+def table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """The first column names the rows; an empty cell is a dash."""
     names = "".join(f'<th scope="col">{escape(head)}</th>' for head in heads)
-    head = f"<thead><tr>{names}</tr></thead>" if heads else ""
     body = "".join(
-        f'<tr><th scope="row">{escape(str(name))}</th>'
-        + "".join(
-            f'<td class="{"number" if is_number(v) else "text"}">{escape(_shown(v))}</td>' for v in values
-        )
+        f'<tr><th scope="row">{escape(name)}</th>'
+        + "".join(f'<td class="text">{escape(value or "–")}</td>' for value in values)
         + "</tr>"
         for name, *values in rows
     )
-    return f"<table>{head}<tbody>{body}</tbody></table>"
+    return f"<table><thead><tr>{names}</tr></thead><tbody>{body}</tbody></table>"
 
 
 def section(title: str, content: str) -> str:
     """A part of the page under its title."""
     return f"<section><h2>{escape(title)}</h2>{content}</section>"
-
-
-def _shown(value: object) -> str:
-    if is_number(value):
-        return number(value)
-    if value is None or value == "" or value == {} or value == []:
-        return "–"
-    if isinstance(value, list | tuple):
-        return ", ".join(map(_shown, value))
-    return {True: "yes", False: "no"}[value] if isinstance(value, bool) else str(value)

@@ -226,7 +226,7 @@ def test_a_piece_of_an_episode_has_the_context_of_the_whole(data):
     assert piece.safe_set[rows].tolist() == whole.safe_set[2:4].tolist() == [[2, 2], [3, 3]]
 
 
-def test_audit_counts(tmp_path, data):
+def test_audit_counts(data):
     report = audit(data)
     assert (report["rows"], report["steps"], report["episodes"]) == (7, 5, 2)
     assert (report["terminated_episodes"], report["truncated_episodes"]) == (1, 1)

@@ -1,6 +1,5 @@
 """Chromium without a window, driven through the DevTools protocol over two pipes: no driver, no dependency."""
 
-import base64
 import json
 import os
 import select
@@ -9,7 +8,6 @@ import signal
 import subprocess
 import tempfile
 import time
-from pathlib import Path
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 
@@ -109,22 +107,18 @@ class Browser:
         self.call("Input.dispatchKeyEvent", type="keyDown", **common, **text)
         self.call("Input.dispatchKeyEvent", type="keyUp", **common)
 
-    def size(self, width: int, height: int = 900, scale: float = 1) -> None:
+    def size(self, width: int, height: int = 900) -> None:
         phone = width < 600
         self.call(
             "Emulation.setDeviceMetricsOverride",
             width=width,
             height=height,
-            deviceScaleFactor=scale,
+            deviceScaleFactor=1,
             mobile=phone,
         )
 
     def scheme(self, name: str) -> None:
         self.call("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": name}])
-
-    def picture(self, path: Path, whole: bool = False) -> None:
-        found = self.call("Page.captureScreenshot", format="png", captureBeyondViewport=whole)
-        Path(path).write_bytes(base64.b64decode(found["data"]))
 
     def close(self) -> None:
         os.killpg(self.process.pid, signal.SIGKILL)  # its own session: only what it started

@@ -242,7 +242,7 @@ def test_phone_width_and_both_schemes(browser, home, scheme):
         browser.scheme("light")
 
 
-def test_a_run_is_followed_while_it_trains_and_until_it_is_killed(browser, home, tmp_path):
+def test_a_run_is_followed_while_it_trains_and_until_it_is_killed(browser, home):
     options = {"env": "small_worlds:Walk", "rules": "small_worlds:edge", "steps": 1_000_000, "utd": 0.25,
                "batch-size": 16, "hidden-sizes": "16,16", "ensemble-size": 2, "log-every": 50, "learning-starts": 50,
                "evaluation-episodes": 1, "evaluate-every": 200}  # fmt: skip

@@ -11,11 +11,12 @@ from rlpd_gx.envs.atari.ram_rules import RamRules
 from rlpd_gx.types import Array
 
 ELSEWHERE = (61, 47)  # pixels that control boxes are moved by, around the edges
+EVERY = 10  # steps between two looks at the screen
 LEAST_SHARE = 0.05  # of a box's pixels that must differ from the background
 LEAST_VISIBLE = 0.5  # of a box must be on the screen
 
 
-def boxes_agree(game: str, steps: int = 1_500, every: int = 10, seed: int = 0) -> dict[str, dict[str, Any]]:
+def boxes_agree(game: str, steps: int = 1_500, seed: int = 0) -> dict[str, dict[str, Any]]:
     """For each kind of object: boxes looked at, the share that shows something, and the same of boxes elsewhere.
 
     Something is shown where pixels differ from the background in one of the step's four frames: sprites flicker. The
@@ -25,7 +26,7 @@ def boxes_agree(game: str, steps: int = 1_500, every: int = 10, seed: int = 0) -
     env = make(game)
     sight = Sight(env.game)
     frames, found = [], []
-    for screens, boxes in _play(env, sight, steps, every, seed):
+    for screens, boxes in _play(env, sight, steps, seed):
         frames.append(screens)
         found.append(boxes)
     film = np.array(frames)  # [N, 4, height, width]
@@ -63,7 +64,7 @@ def boxes_agree(game: str, steps: int = 1_500, every: int = 10, seed: int = 0) -
     }
 
 
-def _play(env: AtariEnv, sight: Sight, steps: int, every: int, seed: int) -> Any:
+def _play(env: AtariEnv, sight: Sight, steps: int, seed: int) -> Any:
     """Random play under the table's rules; now and then the four screens of a step, and the boxes after it."""
     rules = RamRules(env).parts if env.game.rules else ()
     rng = np.random.default_rng(seed)
@@ -74,7 +75,7 @@ def _play(env: AtariEnv, sight: Sight, steps: int, every: int, seed: int) -> Any
             margins = np.minimum(margins, rule.margins(env.ram(), env.previous_ram()))  # type: ignore[attr-defined]
         action = int(rng.choice(np.flatnonzero(margins >= margins.max())))
         screens = []
-        if step % every == 0:
+        if step % EVERY == 0:
             clone = env.clone()
             for _ in range(env.frame_skip):
                 env.ale.act(env.actions[action])

@@ -16,7 +16,7 @@ DEPTH, MOST_FOLDERS, MOST_RUNS = 4, 5_000, 500
 
 
 class Folder:
-    """Finds runs, reads what is new in them, and wakes whoever waits for a change."""
+    """Finds runs, reads what is new in them, and wakes the threads that wait for a change."""
 
     def __init__(self, root: Path, only: Sequence[Path] = ()) -> None:
         if not root.is_dir():

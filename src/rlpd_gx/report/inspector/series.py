@@ -75,6 +75,6 @@ class Histogram:
         return {"width": self.width, "counts": {k: list(map(int, v[:used])) for k, v in self.counts.items()}}
 
 
-def rounded(values: "array[float] | list[float]", digits: int = 6) -> list[float | None]:
-    """Numbers with few digits, as a page needs them; null where one is not finite."""
-    return [float(f"{value:.{digits}g}") if math.isfinite(value) else None for value in values]
+def rounded(values: "array[float] | list[float]") -> list[float | None]:
+    """Numbers with six digits, as many as a page needs; null where one is not finite."""
+    return [float(f"{value:.6g}") if math.isfinite(value) else None for value in values]

@@ -27,21 +27,20 @@ class Tail:
 
     def changed(self) -> bool:
         """Whether the file differs from what was read."""
-        return self._seen != self._stat()
+        return self._seen != _stamp(self.path)
 
     def cut(self) -> bool:
         """Whether the file no longer begins with what was read: then everything is read again."""
         if not self._offset:
             return False
-        start = self._offset - len(self._mark)
-        same = (found := self._bytes(start, len(self._mark))) is not None and found == self._mark
+        same = self._bytes(self._offset - len(self._mark), len(self._mark)) == self._mark
         if not same:
             self._offset, self._mark, self.damaged = 0, b"", 0
         return not same
 
     def read(self) -> Iterator[tuple[int, Json]]:
         """New complete lines as (offset in the file, object); those that cannot be read are counted as damaged."""
-        self._seen = self._stat()
+        self._seen = _stamp(self.path)
         while block := self._bytes(self._offset, CHUNK):
             end = block.rfind(b"\n") + 1
             if not end:
@@ -75,13 +74,6 @@ class Tail:
         except OSError:
             return None
 
-    def _stat(self) -> tuple[int, int]:
-        try:
-            found = os.stat(self.path)
-        except OSError:
-            return (-1, -1)
-        return (found.st_size, found.st_mtime_ns)
-
 
 class JsonFile:
     """A small JSON file that is written whole: its value, or why there is none."""
@@ -96,11 +88,7 @@ class JsonFile:
 
     def refresh(self) -> bool:
         """Read it again if it has changed; returns whether it has."""
-        try:
-            found = os.stat(self.path)
-            seen = (found.st_size, found.st_mtime_ns)
-        except OSError:
-            seen = (-1, -1)
+        seen = _stamp(self.path)
         if seen == self._seen:
             return False
         self._seen, self.value, self.problem = seen, {}, ""
@@ -124,6 +112,15 @@ class JsonFile:
 
     def __bool__(self) -> bool:
         return bool(self.value)
+
+
+def _stamp(path: Path) -> tuple[int, int]:
+    """Size and time of a file; -1 where there is none."""
+    try:
+        found = os.stat(path)
+    except OSError:
+        return (-1, -1)
+    return (found.st_size, found.st_mtime_ns)
 
 
 def _object(line: bytes) -> Json | None:

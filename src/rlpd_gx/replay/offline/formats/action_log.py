@@ -94,7 +94,6 @@ def read(
     """
     try:
         import ale_py
-        import gymnasium
     except ImportError:
         raise missing_extra("ale-py", "atari") from None
     if observation not in OBSERVATIONS:

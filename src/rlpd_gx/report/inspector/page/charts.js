@@ -49,9 +49,8 @@ function drawChart(spec, width) {
   for (const v of values) { low = Math.min(low, v); high = Math.max(high, v); }
   if (spec.percent) high = Math.max(high, 0.01);
   const lastX = spec.last || Math.max(1e-12, ...shown.map((s) => s.x.at(-1)), bars ? bars.width * totals.length : 0);
-  const firstX = spec.firstX || 0;
-  const yTicks = ticks(low, high, height > 150 ? 5 : 3), xTicks = ticks(firstX, lastX, width > 500 ? 6 : 3);
-  const x = (v) => left + ((v - firstX) / (lastX - firstX || 1)) * (width - left - right);
+  const yTicks = ticks(low, high, height > 150 ? 5 : 3), xTicks = ticks(0, lastX, width > 500 ? 6 : 3);
+  const x = (v) => left + (v / lastX) * (width - left - right);
   const y = (v) => floor - ((v - yTicks[0]) / (yTicks.at(-1) - yTicks[0])) * (floor - top);
   const picture = svg("svg", { width, height, role: "img", "aria-label": summary(spec, shown) });
   if (spec.zero && low < 0) {
@@ -64,7 +63,7 @@ function drawChart(spec, width) {
     );
   }
   for (const t of xTicks) {
-    if (t <= lastX * 1.0001 && t >= firstX) picture.append(svg("text", { class: "middle", x: x(t), y: floor + 15 }, short(t)));
+    if (t <= lastX * 1.0001) picture.append(svg("text", { class: "middle", x: x(t), y: floor + 15 }, short(t)));
   }
   picture.append(svg("text", { class: "middle soft", x: (left + width - right) / 2, y: height - 2 }, spec.xLabel || "environment steps"));
   if (bars) drawBars(picture, bars, totals.length, x, y, spec);
@@ -75,7 +74,7 @@ function drawChart(spec, width) {
   const cursor = svg("line", { class: "cursor", y1: top, y2: floor, x1: -9, x2: -9 });
   picture.append(cursor);
   if (isNumber(spec.cursor)) { cursor.setAttribute("x1", x(spec.cursor)); cursor.setAttribute("x2", x(spec.cursor)); }
-  hover(picture, spec, shown, { x, y, left, right, floor, width, firstX, lastX, bars, cursor });
+  hover(picture, spec, shown, { left, right, floor, width, lastX, bars });
   return picture;
 }
 
@@ -125,11 +124,11 @@ function hover(picture, spec, shown, at) {
   picture.append(tip);
   const value = (event) => {
     const place = event.clientX - picture.getBoundingClientRect().left;
-    return at.firstX + ((place - at.left) / (at.width - at.left - at.right)) * (at.lastX - at.firstX);
+    return ((place - at.left) / (at.width - at.left - at.right)) * at.lastX;
   };
   picture.addEventListener("pointermove", (event) => {
     const here = value(event);
-    if (here < at.firstX || here > at.lastX) { tip.setAttribute("visibility", "hidden"); return; }
+    if (here < 0 || here > at.lastX) { tip.setAttribute("visibility", "hidden"); return; }
     const lines = [];
     if (at.bars) {
       const bin = Math.floor(here / at.bars.width);
@@ -142,10 +141,10 @@ function hover(picture, spec, shown, at) {
         step ??= s.x[i];
         lines.push(`${s.name}: ${spec.percent ? percent(s.y[i]) : number(s.y[i])}`);
       }
-      lines.unshift(`${spec.xName || "step"} ${number(Math.round(step))}`);
+      lines.unshift(`step ${number(Math.round(step))}`);
     }
     const wide = Math.max(...lines.map((l) => l.length)) * 6.1 + 14, tall = lines.length * 15 + 8;
-    const px = at.left + ((here - at.firstX) / (at.lastX - at.firstX)) * (at.width - at.left - at.right);
+    const px = at.left + (here / at.lastX) * (at.width - at.left - at.right);
     const left = Math.max(2, px + wide + 14 > at.width ? px - wide - 10 : px + 10);
     tip.replaceChildren(
       svg("line", { class: "hair", x1: px, x2: px, y1: PAD.top, y2: at.floor }),
