@@ -128,12 +128,22 @@ def test_what_would_change_an_allowed_action_inside_the_guard_is_refused():
             gx.GuardedEnv(nested, rule)
         with pytest.raises(gx.GxError, match="give all rules to one guard"):
             gx.GuardedVectorEnv(SyncVectorEnv([lambda nested=nested: nested]), rule)
-    elsewhere = gym.vector.AsyncVectorEnv([lambda: gx.GuardedEnv(Line(), rule)])
-    outer = gx.GuardedVectorEnv(elsewhere, rule)
-    outer.reset(seed=0)
     with pytest.raises(gx.GxError, match="give all rules to one guard"):
-        outer.step(np.zeros((1, 1), np.float32))
-    outer.close()
+        gx.GuardedVectorEnv(gx.GuardedVectorEnv(SyncVectorEnv([Line]), rule), rule)
+
+
+@pytest.mark.parametrize(
+    ("inside", "said"),
+    [
+        (lambda: gx.GuardedEnv(Line(), gx.bounds_rule(lambda s: ([-1], [1]))), "give all rules to one guard"),
+        (lambda: gym.wrappers.StickyAction(Line(), 0.5), "StickyAction"),
+    ],
+)
+def test_members_in_other_processes_are_asked_for_such_layers(inside, said):
+    members = gym.vector.AsyncVectorEnv([Line, inside])
+    with pytest.raises(gx.GxError, match=said):
+        gx.GuardedVectorEnv(members, gx.bounds_rule(lambda s: ([-1], [1])))
+    members.close()
 
 
 class Doors(gym.Env):

@@ -32,20 +32,26 @@ def test_the_check_would_notice_products_of_rounded_numbers() -> None:
     assert _error((left.bfloat16().float() @ right.bfloat16().float()), left, right) > 10 * ROUNDING
 
 
-def test_the_setting_of_torch_is_left_as_it_was() -> None:
-    before = torch.get_float32_matmul_precision()
-    with pytest.raises(RuntimeError), fast_products(CPU):
-        torch.ones(2) @ torch.ones(3)
-    assert torch.get_float32_matmul_precision() == before
-    with fast_products(torch.device("cuda")):  # elsewhere the same setting would round
-        assert torch.get_float32_matmul_precision() == before
-
-
-def test_a_precision_chosen_through_torch_backends_stays() -> None:
-    torch.backends.mkldnn.matmul.fp32_precision = "bf16"
+@pytest.mark.parametrize("chosen", ["none", "ieee", "tf32", "bf16"])
+def test_the_setting_of_torch_is_left_as_it_was(chosen: str) -> None:
+    setting = torch.backends.mkldnn.matmul
+    setting.fp32_precision = chosen
     try:
-        with fast_products(CPU):
-            assert torch.backends.mkldnn.matmul.fp32_precision == "bf16"
+        with pytest.raises(RuntimeError), fast_products(CPU), fast_products(CPU):
+            torch.ones(2) @ torch.ones(3)
+        assert setting.fp32_precision == chosen
+        with fast_products(torch.device("cuda")):  # elsewhere nothing changes
+            assert setting.fp32_precision == chosen
     finally:
-        torch.backends.mkldnn.matmul.fp32_precision = "none"
+        setting.fp32_precision = "none"
     assert torch.get_float32_matmul_precision() == "highest"
+
+
+def test_the_last_of_several_threads_puts_it_back() -> None:
+    setting, first, second = torch.backends.mkldnn.matmul, fast_products(CPU), fast_products(CPU)
+    first.__enter__()
+    second.__enter__()
+    first.__exit__(None, None, None)
+    assert setting.fp32_precision == "bf16"
+    second.__exit__(None, None, None)
+    assert setting.fp32_precision == "none"

@@ -115,7 +115,7 @@ def _take(layer: Any) -> Json:
             return layer.snapshot()
         except NotPlain as error:
             raise _Unknown(
-                f"the observation of {type(layer).__name__} {error}, which has no snapshot"
+                f"the observation or info of {type(layer).__name__} {error}, which has no snapshot"
             ) from None
     if type(layer) in _WRAPPERS:
         return {name: _packed(getattr(layer, name), name) for name in _WRAPPERS[type(layer)]}

@@ -135,6 +135,8 @@ def _own(leaf: Tree) -> Tree:
         return copied
     if isinstance(leaf, list):
         return [private(part) for part in leaf]
-    if isinstance(leaf, tuple):  # with names
-        return type(leaf)(*map(private, leaf))
+    if isinstance(leaf, set | bytearray):
+        return leaf.copy()
+    if isinstance(leaf, tuple) and hasattr(leaf, "_make"):  # with names
+        return leaf._make(map(private, leaf))
     return leaf.detach().clone() if hasattr(leaf, "detach") else leaf

@@ -72,7 +72,7 @@ def as_batch(proposed: Action) -> np.ndarray:
 def read_only(value: Tree) -> Tree:
     """The same arrays, write-protected: what one rule does to them must not change what the next one sees.
 
-    Lists and tensors cannot be protected: each rule gets its own.
+    Lists, sets and tensors cannot be protected: each rule gets its own. Other objects stay as they are.
     """
     if type(value) is np.ndarray:
         return _protected(value)
@@ -86,6 +86,8 @@ def _protected(leaf: Tree) -> Tree:
         return leaf
     if isinstance(leaf, list):
         return [read_only(part) for part in leaf]
+    if isinstance(leaf, set | bytearray):
+        return leaf.copy()
     return leaf.detach().clone() if hasattr(leaf, "detach") else leaf
 
 

@@ -8,7 +8,7 @@ from typing import Any, SupportsFloat, TypeVar
 import gymnasium as gym
 import numpy as np
 import numpy.typing as npt
-from gymnasium.vector import AutoresetMode, VectorEnv, VectorWrapper
+from gymnasium.vector import AsyncVectorEnv, AutoresetMode, VectorEnv, VectorWrapper
 
 from rlpd_gx.errors import GxError, StopEpisode
 from rlpd_gx.guardian.audit import Audit
@@ -25,7 +25,7 @@ from rlpd_gx.loading import raised
 from rlpd_gx.rules import Rule
 from rlpd_gx.rules.forms import booleans
 from rlpd_gx.safe_sets import SafeSet
-from rlpd_gx.trees import Json, Tree, map_leaves, packed, unpacked
+from rlpd_gx.trees import Json, NotPlain, Tree, map_leaves, packed, unpacked
 from rlpd_gx.types import HUMAN_ACTION, Action, Array, Context, Info, State, Verdict
 
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -36,6 +36,10 @@ OF_ONE_STEP = ("guardian", "unsafe_event", HUMAN_ACTION)  # in `info`: not repea
 NESTED = (
     "the environment has a guard already, which could move what this one allows; give all rules to one guard, "
     "as a list"
+)
+STICKY = (
+    "put StickyAction around the guarded environment, not inside: it executes older actions, which rules have to judge "
+    "in the state they run in"
 )
 UnsafeEvent = Callable[[Tree, SupportsFloat, bool, bool, Info], bool]
 
@@ -96,9 +100,10 @@ class GuardedEnv(gym.Wrapper, gym.utils.RecordConstructorArgs):
     def reset(self, *, seed: int | None = None, options: Json | None = None) -> tuple[Tree, Info]:
         """Begin an episode; an unfinished one is counted as it is."""
         self._episode.end()
+        self._last = None  # a reset that raises leaves no state to judge in
         observation, info = self.env.reset(seed=seed, options=options)
-        self._episode.begin()
         self._last = (private(observation), private(info))
+        self._episode.begin()
         return observation, info
 
     def step(self, action: Action) -> tuple[Tree, SupportsFloat, bool, bool, Info]:
@@ -115,12 +120,16 @@ class GuardedEnv(gym.Wrapper, gym.utils.RecordConstructorArgs):
             info = {k: v for k, v in info.items() if k not in OF_ONE_STEP}
             return observation, 0.0, False, True, {**info, "guardian_stop": str(stop)}
         try:
-            # The environment gets its own copy: if it writes into it, the previous action must not change.
-            observation, reward, terminated, truncated, info = self.env.step(private(verdict.action))
+            return self._execute(verdict)
         except BaseException:
             self._episode.end()
             self._last = None  # it may have moved, and nobody knows where to: a reset comes first
             raise
+
+    def _execute(self, verdict: Verdict) -> tuple[Tree, SupportsFloat, bool, bool, Info]:
+        """What the environment makes of the action of a verdict."""
+        # The environment gets its own copy: if it writes into it, the previous action must not change.
+        observation, reward, terminated, truncated, info = self.env.step(private(verdict.action))
         if HUMAN_ACTION in info:  # that is what ran
             verdict = self.guardian.taken_over(verdict, info[HUMAN_ACTION])
         info = {**info, "guardian": verdict}
@@ -136,8 +145,7 @@ class GuardedEnv(gym.Wrapper, gym.utils.RecordConstructorArgs):
 
     def certify(self, action: Action) -> Verdict:
         """The verdict on an action in the current state; counted as a proposal, but nothing is executed."""
-        state = self._state_of(self.env, *self._current())
-        return self.guardian.certify(state, action, context=self.context())
+        return self.guardian.certify(self._state(), action, context=self.context())
 
     def context(self) -> Context:
         """What rules may need beside the state, as it is now."""
@@ -149,8 +157,7 @@ class GuardedEnv(gym.Wrapper, gym.utils.RecordConstructorArgs):
         None where the rules have no finite description; raises `GxError` where they cannot be asked. A `guardian` is
         asked in place of its own.
         """
-        state = self._state_of(self.env, *self._current())
-        return (guardian or self.guardian).safe_set(state, context=self.context())
+        return (guardian or self.guardian).safe_set(self._state(), context=self.context())
 
     def safe_sets_fingerprint(self) -> str:
         """Fingerprint of the rules and of what they see beside the state; stored safe sets are valid while it stays."""
@@ -159,24 +166,26 @@ class GuardedEnv(gym.Wrapper, gym.utils.RecordConstructorArgs):
     def snapshot(self) -> Json:
         """The state of this wrapper (not of what it wraps): arrays and JSON values, for `restore`.
 
-        Only JSON values and arrays of `info` are kept; rules that read more of it need a fresh episode.
+        Raises `NotPlain` where a file cannot hold what rules may read: the observation and, if they have a state of
+        their own, `info`. Otherwise what it cannot hold of `info` is left out.
         """
         observation, info = (None, {}) if self._last is None else self._last
-        return {
-            **self._episode.snapshot(),
-            "observation": packed(observation),
-            "info": {
-                k: v.item() if isinstance(v, np.generic) else v
-                for k, v in info.items()
-                if isinstance(v, np.ndarray | np.generic | str | int | float)
-            },
-        }
+        reads_info = self._state_of is not _observation
+        kept = {k: v for k, v in info.items() if k not in OF_ONE_STEP and (reads_info or _is_plain(v))}
+        return {**self._episode.snapshot(), "observation": packed(observation), "info": packed(kept)}
 
     def restore(self, snapshot: Json) -> None:
         """Restore a snapshot of a guarded environment made in the same way."""
         observation = unpacked(snapshot["observation"])
-        self._last = None if observation is None else (observation, dict(snapshot["info"]))
+        self._last = None if observation is None else (observation, unpacked(snapshot["info"]))
         self._episode.restore(snapshot)
+
+    def _state(self) -> State:
+        """What the rules read; a person's function has copies, since it may write into what it is given."""
+        observation, info = self._current()
+        if self._state_of is _observation:
+            return observation
+        return self._state_of(self.env, private(observation), private(info))
 
     def _current(self) -> tuple[Tree, Info]:
         """The observation and info the next action will be taken in."""
@@ -228,8 +237,7 @@ class GuardedVectorEnv(VectorWrapper):
             EpisodeTracker(self.guardian, first, parameters, watched=watched) for _ in range(env.num_envs)
         ]
         self._last: tuple[Tree, Info] | None = None
-        for member in getattr(env.unwrapped, "envs", ()):
-            _check_layers(member)
+        _check_members(env)
         mode = env.metadata.get("autoreset_mode")
         if mode is None or AutoresetMode(mode) is AutoresetMode.DISABLED:
             raise GxError(
@@ -246,13 +254,21 @@ class GuardedVectorEnv(VectorWrapper):
     def reset(self, *, seed: Any = None, options: Json | None = None) -> tuple[Tree, Info]:
         """Begin an episode in every member, or in those of `options["reset_mask"]`."""
         mask = (options or {}).get("reset_mask")
+        if mask is not None and self._last is None:
+            raise gym.error.ResetNeeded(
+                "the others have no current state either; call reset() without reset_mask"
+            )
         fresh = [e for i, e in enumerate(self._episodes) if mask is None or mask[i]]
         for episode in fresh:
             episode.end()
+        last, self._last = self._last, None  # a reset that raises leaves no state to judge in
         observations, infos = self.env.reset(seed=seed, options=options)
+        known = private(infos)
+        if last is not None and mask is not None:  # `infos` has only what the members that were reset report
+            known = _merged(known, last[1], np.asarray(mask, bool))
+        self._last = (private(observations), known)
         for episode in fresh:
             episode.begin()
-        self._last = (private(observations), private(infos))
         return observations, infos
 
     def step(self, actions: Action) -> tuple[Tree, Array, Array, Array, Info]:
@@ -269,14 +285,18 @@ class GuardedVectorEnv(VectorWrapper):
         for i in alive:
             executed[i] = verdicts[i].action
         try:
-            observations, rewards, terminated, truncated, infos = self.env.step(executed)
+            return self._execute(executed, verdicts, running)
         except BaseException:
             for episode in self._episodes:
                 episode.end()
             self._last = None  # as for one environment
             raise
-        if "guardian" in infos:  # members in other processes cannot be looked at before
-            raise GxError(NESTED)
+
+    def _execute(
+        self, executed: Array, verdicts: Array, running: Array
+    ) -> tuple[Tree, Array, Array, Array, Info]:
+        """What the environments make of the actions of the verdicts of members that run."""
+        observations, rewards, terminated, truncated, infos = self.env.step(executed)
         for i, action in _human_actions(infos, self.num_envs).items():
             if running[i]:
                 verdicts[i] = self.guardian.taken_over(verdicts[i], action)
@@ -304,7 +324,9 @@ class GuardedVectorEnv(VectorWrapper):
     def _certify(
         self, alive: list[int], proposed: np.ndarray, observations: Tree, infos: Info
     ) -> list[Verdict]:
-        states = self._state_of(self.env, observations, infos)
+        states = observations
+        if self._state_of is not _observation:  # a person's function may write into what it is given
+            states = self._state_of(self.env, private(observations), private(infos))
         if len(alive) < self.num_envs:
             states = pick(states, np.array(alive))
         context = contexts([self._episodes[i] for i in alive])
@@ -365,6 +387,20 @@ def _put(batch: np.ndarray, i: int, value: npt.ArrayLike) -> None:
     batch[i] = value
 
 
+def _merged(infos: Info, before: Info, fresh: Array) -> Info:
+    """Infos of a partial reset, with those from before of the members that were not reset."""
+    merged = dict(infos)
+    for key, old in before.items():
+        new = infos.get(key)
+        if isinstance(old, dict):
+            merged[key] = _merged(new or {}, old, fresh)
+        elif isinstance(old, np.ndarray) and len(old) == len(fresh):
+            whole = old.astype(old.dtype if new is None else np.result_type(old, new))
+            whole[fresh] = np.zeros(1, whole.dtype)[0] if new is None else new[fresh]
+            merged[key] = whole
+    return merged
+
+
 def _called_with(arguments: Sequence[str], name: str, function: Function | None) -> Function | None:
     """The function, if it can be called with these arguments: a mistake is reported before any step."""
     if function is None:
@@ -393,13 +429,33 @@ def _check_layers(env: gym.Env) -> None:
                 "put Autoreset around the guarded environment, not inside: rules must see where episodes end"
             )
         if isinstance(env, gym.wrappers.StickyAction):
-            raise GxError(
-                "put StickyAction around the guarded environment, not inside: it executes older actions, which rules "
-                "have to judge in the state they run in"
-            )
+            raise GxError(STICKY)
         if isinstance(env, GuardedEnv):
             raise GxError(NESTED)
         env = env.env
+
+
+def _check_members(env: VectorEnv) -> None:
+    """The same of the members of a vector, also of those in other processes, which are asked what they have."""
+    layer = env
+    while isinstance(layer, VectorWrapper):
+        if isinstance(layer, GuardedVectorEnv):
+            raise GxError(NESTED)
+        layer = layer.env
+    for member in getattr(layer, "envs", ()):
+        _check_layers(member)
+    if isinstance(layer, AsyncVectorEnv):
+        for attribute, sentence in (("guardian", NESTED), ("is_sticky_actions", STICKY)):
+            if any(layer.call("has_wrapper_attr", attribute)):
+                raise GxError(sentence)
+
+
+def _is_plain(value: Tree) -> bool:
+    try:
+        packed(value)
+    except NotPlain:
+        return False
+    return True
 
 
 def _observation(env: object, observation: Tree, info: Info) -> State:

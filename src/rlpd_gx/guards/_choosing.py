@@ -45,6 +45,7 @@ class ChoosingGuardian(Guardian):
         chosen = self.choose(self, verdict, state, context)
         if chosen is not None:
             executed = self.silent.certify(state, chosen, context=context)
+            chosen = executed.action  # of the type in which it was judged
             verdict = replace(
                 verdict,
                 action=own(chosen),

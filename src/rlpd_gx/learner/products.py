@@ -1,8 +1,8 @@
 """Matrix products of updates by oneDNN, which on AMD processors takes half the time of MKL."""
 
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from functools import lru_cache
+from threading import Lock
 
 import torch
 
@@ -13,37 +13,43 @@ def fast_products(device: torch.device) -> AbstractContextManager[None]:
     """Within it, torch lets oneDNN multiply float32 matrices on the CPU, if it does so in float32 here.
 
     torch hands them to oneDNN only with leave to round to bfloat16. Processors with units for that (AMX) would, and
-    what is learned should not depend on that; all others multiply as exactly as MKL.
+    what is learned should not depend on that; all others multiply as exactly as MKL. The leave holds for all threads of
+    a process, which may then see products that differ in the last digit.
     """
-    free = device.type == "cpu" and not _is_set_otherwise()
-    return _leave_to_round() if free and _is_exact() else nullcontext()
+    return _LEAVE if device.type == "cpu" and _is_exact() else nullcontext()
 
 
-@contextmanager
-def _leave_to_round() -> Iterator[None]:
-    before = torch.get_float32_matmul_precision()
-    torch.set_float32_matmul_precision("medium")
-    try:
-        yield
-    finally:
-        torch.set_float32_matmul_precision(before)
+class _Leave:
+    """Leave to round while anybody is within it; then the setting is again what it was."""
+
+    def __init__(self) -> None:
+        self._lock, self._within, self._before = Lock(), 0, "none"
+
+    def __enter__(self) -> None:
+        with self._lock:
+            if not self._within:
+                self._before = torch.backends.mkldnn.matmul.fp32_precision
+                torch.backends.mkldnn.matmul.fp32_precision = "bf16"
+            self._within += 1
+
+    def __exit__(self, *error: object) -> None:
+        with self._lock:
+            self._within -= 1
+            if not self._within:
+                torch.backends.mkldnn.matmul.fp32_precision = self._before
 
 
-def _is_set_otherwise() -> bool:
-    """Whether somebody has chosen a precision through torch.backends, which then is not ours to change."""
-    try:
-        torch.get_float32_matmul_precision()
-    except RuntimeError:  # both ways of setting it do not go together
-        return True
-    return False
+_LEAVE = _Leave()
 
 
 @lru_cache
 def _is_exact() -> bool:
     """Whether products with leave to round are as exact as others on this processor."""
+    if not hasattr(torch.backends.mkldnn, "matmul"):  # before torch 2.9
+        return False
     generator = torch.Generator().manual_seed(0)
     left, right = (torch.randn(128, 128, generator=generator) for _ in range(2))
-    with _leave_to_round():
+    with _LEAVE:
         found = left @ right
     exact = left.double() @ right.double()
     return bool((found - exact).abs().max() < ROUNDING * exact.abs().max())
