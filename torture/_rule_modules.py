@@ -53,6 +53,24 @@ MODULES: dict[str, dict[str, str]] = {
         "package/limits.py": "LIMIT = N\n",
         "rules.py": f"from package import limits\n{RULE}limits.LIMIT\n",
     },
+    "one of two imports, read by an inner function": {
+        "slow_limits.py": "LIMIT = N\n",
+        "rules.py": "def speed(state, action):\n    try:\n        import fast_limits as limits\n"
+        "    except ImportError:\n        import slow_limits as limits\n"
+        "    return all(abs(x) <= limits.LIMIT for x in action)\n",
+    },
+    "beside an attribute named fingerprint": {
+        "rules.py": "class Limits:\n    fingerprint = 'the same'\n    def __init__(self, most):\n"
+        f"        self.most = most\nLIMITS = Limits(N)\n{RULE}LIMITS.most\n",
+    },
+    "beside an attribute named py_func": {
+        "rules.py": "class Limits:\n    def __init__(self, most):\n        self.most, self.py_func = most, make\n"
+        f"def make():\n    pass\nLIMITS = Limits(N)\n{RULE}LIMITS.most\n",
+    },
+    "an event that is set or not": {
+        "rules.py": "import threading\nOPEN = threading.Event()\nif N == 2:\n    OPEN.set()\n"
+        "def speed(state, action):\n    return OPEN.is_set() or action[0] <= 0\n",
+    },
     "import as": {
         "package/__init__.py": "",
         "package/limits.py": "LIMIT = N\n",
@@ -294,6 +312,8 @@ UNREADABLE: dict[str, tuple[str, str]] = {
     "sys.modules": (f"import sys, limits\n{RULE}sys.modules['limits'].LIMIT\n", "sys.modules"),
     "eval": (f"LIMIT = 1\n{RULE}eval('LIMIT')\n", "eval"),
     "globals": (f"LIMIT = 1\n{RULE}globals()['LIMIT']\n", "globals"),
+    "of a function": (f"LIMIT = 1\ndef f():\n    pass\n{RULE}f.__globals__['LIMIT']\n", "__globals__"),
+    "of a frame": (f"LIMIT = 1\nimport sys\n{RULE}sys._getframe().f_globals['LIMIT']\n", "_getframe()"),
     "open": (f"{RULE}float(open('limit').read())\n", "open"),
     "path": (f"from pathlib import Path\n{RULE}float(Path('limit').read_text())\n", "read_text()"),
     "environment": (f"import os\n{RULE}float(os.environ['LIMIT'])\n", "os.environ"),

@@ -463,6 +463,21 @@ def test_rules_see_arrays_where_a_caller_gives_lists(home, made):
             policy.act(wrong)
 
 
+def test_rules_may_look_up_a_whole_number(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    rules = "import rlpd_gx as gx\nOPEN = {s: [True, s != 0, True, False] for s in range(16)}\n"
+    (tmp_path / "lake_rules.py").write_text(f"{rules}@gx.mask_rule\ndef shore(s):\n    return OPEN[s]\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    run = gx.train(
+        "FrozenLake-v1", rules="lake_rules:shore", out=tmp_path / "run", steps=20, learning_starts=10, utd=0.1,
+        ensemble_size=2, hidden_sizes=(8, 8), batch_size=8, evaluation_episodes=1,
+    )  # fmt: skip
+    for observation in (0, np.int64(0), np.array(0)):
+        verdict = run.policy.act(observation)
+        assert verdict.action in (0, 2)
+        assert not verdict.reason
+
+
 def test_whole_numbers_of_a_small_type_do_not_overflow_in_a_rule(made):
     """Bytes that hold what was trained on as floats: the rule adds them, and must come to the same sum."""
 

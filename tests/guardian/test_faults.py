@@ -306,6 +306,39 @@ def test_a_rule_that_answers_checks_the_fallback_while_another_is_late(function,
         assert verdict.executed_margin == pytest.approx(0.1)
 
 
+@pytest.mark.parametrize(
+    ("space", "fallback", "good"),
+    [
+        (gym.spaces.Box(-1, 1, (1,), np.float32), [-1.0], [0.95]),
+        (gym.spaces.Discrete(5, start=2), 2, 6),
+        (gym.spaces.MultiDiscrete([3, 3]), [0, 0], [2, 2]),
+    ],
+)
+def test_a_rule_that_would_search_long_is_asked_about_the_fallback_alone(space, fallback, good):
+    asked, hangs = [], threading.Event()
+
+    def slow(state, action):
+        if hangs.is_set():
+            asked.append(np.array(action))
+            time.sleep(0.02)
+        return bool(np.all(action == np.asarray(good, space.dtype)))
+
+    late = gx.rule(lambda state, action: (hangs.is_set() and time.sleep(2)) or True, name="late")
+    rules, action = [late, gx.rule(slow, name="one only")], np.asarray(fallback, space.dtype)
+    guardian = gx.Guardian(space, rules, fallback=action, deadline=0.6)
+    assert guardian.certify(None, np.asarray(good, space.dtype)).status == "allowed"
+    hangs.set()
+    with pytest.raises(gx.StopEpisode, match="did not answer"):
+        guardian.certify(None, np.asarray(good, space.dtype))
+    assert np.array_equal(asked[-1], action)
+
+
+def test_a_type_finer_than_that_of_rules_is_refused():
+    fine = gym.spaces.Box(-1, 1, (1,), np.longdouble)
+    with pytest.raises(gx.GxError, match="finer than float64"):
+        gx.Guardian(fine, gx.bounds_rule(lambda s: ([-0.1], [0.1])))
+
+
 def test_threads_wait_for_each_other_instead_of_falling_back():
     guardian = gx.Guardian(PLANE, gx.rule(lambda s, a: True), deadline=60.0)
 

@@ -400,7 +400,9 @@ def _as_arrays(observation: Observation, space: gym.Space) -> Tree:
 
 
 def _numbers(given: Tree, space: gym.Space, what: str) -> Array:
-    """One array of an observation; whole numbers as the space holds them, since sums of bytes would overflow.
+    """One array of an observation, or one number, which rules may look up in a dict.
+
+    Whole numbers are brought to the type of the space, since sums of bytes would overflow.
 
     Floats that are given as arrays keep their precision, as rules see them in the environment.
     """
@@ -415,12 +417,12 @@ def _numbers(given: Tree, space: gym.Space, what: str) -> Array:
     assert space.dtype is not None
     as_given = array.dtype == space.dtype or (array.dtype.kind == space.dtype.kind == "f")
     if as_given and not isinstance(given, list | tuple):
-        return array
+        return array if array.ndim else array[()]
     with np.errstate(over="ignore", invalid="ignore"):
         typed = array.astype(space.dtype)
     if space.dtype.kind != "f" and not np.array_equal(typed, array):
         raise GxError(f"{what} is {_shown(given)}, but the policy was trained on {_values(space)}")
-    return typed
+    return typed if typed.ndim else typed[()]
 
 
 def _shown(value: Tree) -> str:

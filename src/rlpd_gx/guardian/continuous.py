@@ -72,9 +72,16 @@ class BoxJudge:
         self, states: States, proposed: np.ndarray, preference: np.ndarray | None, complete: bool = False
     ) -> Judgement:
         reader = Reader(states, warned=self.warned)
+        return self.judge_read(reader, self._sets(reader), proposed, complete)
+
+    def margins_at(self, states: States, action: Action) -> np.ndarray:
+        reader = Reader(states, warned=self.warned)
+        return self._margin_at(reader, self._sets(reader), 0, action)
+
+    def _sets(self, reader: Reader) -> dict[Atom, ConvexSet]:
+        """What structured rules describe."""
         atoms = [a for r in self.rules for a in r.atoms() if isinstance(a.form, SetForm)]
-        sets = {a: reader.convex_set(a, self.dimension) for a in atoms}
-        return self.judge_read(reader, sets, proposed, complete)
+        return {a: reader.convex_set(a, self.dimension) for a in atoms}
 
     def judge_read(
         self, reader: Reader, sets: dict[Atom, ConvexSet], proposed: np.ndarray, complete: bool = False

@@ -108,6 +108,19 @@ class FiniteJudge:
             executed_margins=margins[:, rows, choice],
         )
 
+    def margins_at(self, states: States, action: Action) -> np.ndarray:
+        (id_,), wrong = self.well_formed(np.asarray(action)[None])
+        if wrong:
+            return np.full(len(self.rules), -np.inf)
+        reader = Reader(states, warned=self.warned)
+
+        def of_atom(atom: Atom) -> np.ndarray:
+            if isinstance(atom.form, TableForm):
+                return reader.table(atom, self._joint, self.n)[:, id_]
+            return np.array([reader.margin_in(0, atom, self.catalogue[id_])])
+
+        return np.stack([tree_margin(rule, of_atom) for rule in self.rules])[:, 0]
+
     def _ask_in_order(
         self,
         reader: Reader,
@@ -258,6 +271,11 @@ class ComponentJudge:
             margin_at=margin_at_action,
             executed_margins=margin_at(point),
         )
+
+    def margins_at(self, states: States, action: Action) -> np.ndarray:
+        digits, wrong = self.well_formed(np.asarray(action)[None])
+        judgement = self.judge(states, digits, None)  # nothing is searched for
+        return np.full(len(self.rules), -np.inf) if wrong else judgement.margins[:, 0]
 
     def _checked(self, masks: np.ndarray, by_component: bool) -> np.ndarray:
         if masks.shape[1:] != (self.nvec.sum(),):

@@ -3,6 +3,7 @@
 import copy
 import operator
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Literal, TypeVar
 
@@ -374,14 +375,9 @@ class Guardian:
                 (judge, Worker(f"rule {name!r}")) for judge, name in zip(alone, self.names, strict=True)
             ]
         for number, (judge, worker) in enumerate(self._apart):
-            flat = judge.well_formed(np.asarray(action)[None])[0]
             share = None if clock.left is None else clock.left / (len(found) - number)
-            try:
-                judgement = worker.run(partial(judge.judge, states, flat, None), share)
-            except Exception:  # late ones too
-                continue
-            if not judgement.failures:
-                found[number] = judgement.margins[0, 0]
+            with suppress(Exception):  # late ones too
+                found[number] = worker.run(partial(judge.margins_at, states, action), share)[0]
         return found
 
     def _typed(self, action: Action) -> Action:
@@ -429,6 +425,10 @@ def _judge_for(
             raise GxError("an embedding is for discrete actions; for a Box give a metric")
         if not np.issubdtype(space.dtype, np.floating):
             raise GxError(f"{space} has whole-number components; use MultiDiscrete, or a Box of floats")
+        if space.dtype.itemsize > 8:
+            raise GxError(
+                f"{space} is finer than float64, in which rules are judged; use a Box of float64 or float32"
+            )
         return BoxJudge(space, rules, metric)
     if metric is not None:
         raise GxError("a metric is for Box actions; for discrete ones give an embedding")

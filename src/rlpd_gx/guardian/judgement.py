@@ -62,6 +62,10 @@ class Judge(Protocol):
         """
         ...
 
+    def margins_at(self, states: States, action: Action) -> np.ndarray:
+        """Margins [R] at one action in one state, without looking for another; NaN for rules that fail."""
+        ...
+
     def well_formed(self, proposed: Action) -> tuple[np.ndarray, dict[int, str]]:
         """Proposals as an array [B, ...] the judge can work with, and why some cannot be used at all."""
         ...

@@ -112,7 +112,13 @@ def while_replayed(
         whole = not guardian.lazy or action is None or chance.random() < COMPLETE_SHARE
         try:
             now = live(env, None, {})
-            found = guardian.safe_set(now) if whole else guardian.certify(now, action).safe_set
+            if whole:
+                found = guardian.safe_set(now)
+            else:
+                verdict = guardian.certify(now, action)
+                if verdict.reason:
+                    raise GxError(verdict.reason)
+                found = verdict.safe_set
         except GxError as error:  # a rule failed: unknown here
             if not noted:
                 print(f"note: {error}", file=sys.stderr)

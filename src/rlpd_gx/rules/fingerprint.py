@@ -67,7 +67,7 @@ def code_of(file: str) -> str:
 
 _THIS_PROCESS = uuid.uuid4().hex
 _PLAIN = (bool, int, float, complex, str, bytes, type(None), type(Ellipsis), type(NotImplemented))
-_LOCKS = (type(threading.Lock()), type(threading.RLock()), threading.Condition, threading.Event)
+_LOCKS = (type(threading.Lock()), type(threading.RLock()), threading.Condition)
 _BOOKKEEPING = {
     "__abstractmethods__",
     "__annotate__",
@@ -89,7 +89,16 @@ _BOOKKEEPING = {
 }
 _ELSEWHERE = (  # what brings in things that are not in the code
     *("builtins.eval", "builtins.exec", "builtins.compile", "builtins.__import__", "builtins.globals"),
-    *("builtins.open", "io.open", "_io.open", "builtins.input", "os.environ", "os.getenv", "os.open"),
+    *(
+        "builtins.open",
+        "io.open",
+        "_io.open",
+        "builtins.input",
+        "os.environ",
+        "os.environb",
+        "os.getenv",
+        "os.open",
+    ),
     *("sys.modules", "sys.argv", "importlib", "_frozen_importlib", "ctypes", "runpy", "pkgutil"),
     *("numpy.load", "numpy.loadtxt", "numpy.genfromtxt", "numpy.fromfile", "numpy.memmap"),
     *("json.load", "pickle.load", "_pickle.load", "marshal.load", "tomllib.load", "yaml.load"),
@@ -100,7 +109,12 @@ _ELSEWHERE = (  # what brings in things that are not in the code
     *("safetensors", "sqlite3", "socket", "subprocess", "urllib.request", "requests", "httpx"),
 )
 _OUR_RULES = ("rlpd_gx.envs.", "rlpd_gx.experiments.")  # the rest of this package is a library to rules
-_FILE_READERS = {"read_text", "read_bytes"}  # of a path
+_READERS = {
+    "read_text": "()",
+    "read_bytes": "()",
+    "__globals__": "",
+    "_getframe": "()",
+}  # of a path, of other code
 
 
 class _Reader:
@@ -274,17 +288,21 @@ class _Reader:
         if self._is_library(address(function)[0]):  # made by a package: its own globals count by their names
             self.read_all(cells)
         else:
-            self._names(function.__code__, function.__globals__, dict(zip(names, cells, strict=True)))
+            held = {name: [cell] for name, cell in zip(names, cells, strict=True)}
+            self._names(function.__code__, function.__globals__, held)
 
     def _code(self, code: types.CodeType) -> None:
         said = analyse(code)
         self.put("code", str(said.signature))
         self.read(said.body)
-        for name in sorted(_FILE_READERS.intersection(code.co_names)):
-            self.mark(f"{name}()")
+        for name in sorted(_READERS.keys() & set(code.co_names)):
+            self.mark(f"{name}{_READERS[name]}")
 
-    def _names(self, code: types.CodeType, space: dict[str, Any], cells: dict[str, Any]) -> None:
-        """What the variables of a function, and of those written inside it, stand for."""
+    def _names(self, code: types.CodeType, space: dict[str, Any], cells: dict[str, list[Any]]) -> None:
+        """What the variables of a function, and of those written inside it, stand for.
+
+        `cells`: what those of the functions around it may stand for.
+        """
         said = analyse(code)
         bound: dict[str, list[Any]] = {}
         for found in said.imports:
@@ -297,7 +315,7 @@ class _Reader:
         for variable in sorted(set(said.reads), key=lambda r: (r.name, r.path, r.is_global)):
             values = bound.get(variable.name, [])
             if not values and variable.name in cells:
-                values = [cells[variable.name]]
+                values = cells[variable.name]
             elif (
                 not values
                 and variable.name in space
@@ -311,9 +329,8 @@ class _Reader:
             for value in values:
                 self.put("name", variable.name, *variable.path)
                 self._chain(value, variable.name, variable.path)
-        cells = cells | {name: values[0] for name, values in bound.items() if len(values) == 1}
         for part in inner(code):
-            self._names(part, space, cells)
+            self._names(part, space, cells | bound)
 
     def _chain(self, value: Any, name: str, path: tuple[str, ...]) -> None:
         """What lies behind the dots: through modules step by step, other things are read whole."""
@@ -337,7 +354,7 @@ class _Reader:
     def _counts(self, held: Any) -> bool:
         """Whether what an installed package holds counts by more than its name: data, and the rule's own code."""
         if isinstance(held, (type, types.FunctionType, types.MethodType, functools.partial)):
-            return not self._is_library(str(getattr(held, "__module__", "")))
+            return not self._is_library(address(held)[0])
         return _is_data(held)
 
     def _imported(self, found: Import, space: dict[str, Any]) -> Any:
@@ -377,14 +394,14 @@ class _Reader:
         if kind in _LOCKS:  # holds nothing that a rule could depend on
             self.put("lock")
             return
-        if isinstance(getattr(thing, "fingerprint", None), str):
+        if isinstance(getattr(thing, "fingerprint", None), str) and _is_ours(kind):
             self.put("fingerprint", thing.fingerprint)
             return
         if kind.__module__ == "typing" or kind in (types.UnionType, types.GenericAlias):  # an annotation
             self.put("annotation", repr(thing))
             return
         self.put("object", kind.__module__, kind.__qualname__)
-        if isinstance(getattr(thing, "py_func", None), types.FunctionType):  # numba
+        if kind.__module__.startswith("numba.") and hasattr(thing, "py_func"):
             self.read(thing.py_func)
             return
         own = kind.__module__ != "builtins" and not self._is_library_name(kind)
@@ -460,6 +477,11 @@ def _read(things: tuple[Any, ...]) -> _Reader:
     reader = _Reader(frozenset(own - {"builtins", "functools"}))
     reader.read_all(things)
     return reader
+
+
+def _is_ours(kind: type) -> bool:
+    """Whether a `fingerprint` is what this package means by it: a subclass of one of its classes has it."""
+    return any(base.__module__.startswith("rlpd_gx.") for base in kind.__mro__)
 
 
 def _is_data(thing: Any) -> bool:

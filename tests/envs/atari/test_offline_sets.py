@@ -51,6 +51,20 @@ def names(path):
     return f"{path.parent.name}-{path.name.partition('.')[0]}"
 
 
+@pytest.mark.parametrize("lazy", [False, True])
+def test_states_in_which_a_rule_fails_are_not_known(lazy, tmp_path, monkeypatch):
+    (tmp_path / f"failing_rules_{lazy}.py").write_text(
+        "import rlpd_gx as gx\n"
+        f"@gx.rule(lazy={lazy})\ndef broken(state, action):\n    raise RuntimeError('sensor lost')\n"
+        "def state(env, observation, info):\n    return 0\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    made, _ = cut(FOLDER / "planner" / "Pong.json.gz", tmp_path, steps=30)
+    live = while_replayed(made, None, f"failing_rules_{lazy}:broken", "Atari/Pong-ram")
+    (episode,) = action_log.read(made, "ram", safe_set=live.safe_set).episodes
+    assert episode.safe_sets_known is None or not episode.safe_sets_known.any()
+
+
 def test_every_game_has_a_planned_set_and_all_of_them_are_small():
     for name in ("planner", "planner-30k"):
         assert {game for game in GAMES if name in sets_of(game)} == set(GAMES)
