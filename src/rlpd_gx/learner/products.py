@@ -3,9 +3,11 @@
 from contextlib import AbstractContextManager, nullcontext
 from functools import lru_cache
 from threading import Lock
+from typing import Any
 
 import torch
 
+SETTING: Any = getattr(torch.backends.mkldnn, "matmul", None)  # since torch 2.9
 ROUNDING = 1e-5  # of float32 products, relative to the largest; bfloat16 has 1e-3
 
 
@@ -28,15 +30,15 @@ class _Leave:
     def __enter__(self) -> None:
         with self._lock:
             if not self._within:
-                self._before = torch.backends.mkldnn.matmul.fp32_precision
-                torch.backends.mkldnn.matmul.fp32_precision = "bf16"
+                self._before = SETTING.fp32_precision
+                SETTING.fp32_precision = "bf16"
             self._within += 1
 
     def __exit__(self, *error: object) -> None:
         with self._lock:
             self._within -= 1
             if not self._within:
-                torch.backends.mkldnn.matmul.fp32_precision = self._before
+                SETTING.fp32_precision = self._before
 
 
 _LEAVE = _Leave()
@@ -45,7 +47,7 @@ _LEAVE = _Leave()
 @lru_cache
 def _is_exact() -> bool:
     """Whether products with leave to round are as exact as others on this processor."""
-    if not hasattr(torch.backends.mkldnn, "matmul"):  # before torch 2.9
+    if SETTING is None:
         return False
     generator = torch.Generator().manual_seed(0)
     left, right = (torch.randn(128, 128, generator=generator) for _ in range(2))
