@@ -1,6 +1,7 @@
 """`gx.train` as a person uses it: an environment and rules made up in the same file."""
 
 import json
+import re
 import subprocess
 import sys
 import textwrap
@@ -213,6 +214,22 @@ def test_a_mistake_leaves_no_copy_of_the_dataset(tmp_path: Path) -> None:
 def test_an_environment_that_is_made_already_is_refused(tmp_path: Path) -> None:
     with pytest.raises(gx.GxError, match="give its class"):
         gx.train(Boat(), [gentle], out=tmp_path / "boat")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("fallbak", "gx.train: guard_options has no 'fallbak'; did you mean fallback?"),
+        ("unsafe_evnt", "did you mean unsafe_event?"),
+        ("colour", "there are state, embedding, unsafe_event, fallback"),
+    ],
+)
+def test_an_unknown_guard_option_is_refused(tmp_path: Path, name: str, says: str) -> None:
+    with pytest.raises(gx.GxError, match=re.escape(says)):
+        gx.train(Boat, [gentle], out=tmp_path / "boat", guard_options={name: 0})
+    with pytest.raises(gx.GxError, match=f"gx.Run: guard_options has no '{name}'"):
+        gx.Run(tmp_path / "boat", env=Boat, rules=[gentle], guard_options={name: 0})
+    assert not (tmp_path / "boat").exists()
 
 
 SCRIPT = """

@@ -20,7 +20,8 @@ from rlpd_gx.deploy.export import Policy
 from rlpd_gx.deploy.export import load_policy as load
 from rlpd_gx.envs.description import describe
 from rlpd_gx.errors import GxError
-from rlpd_gx.loading import GIVEN
+from rlpd_gx.guardian.named import BESIDE_RULES
+from rlpd_gx.loading import GIVEN, did_you_mean
 from rlpd_gx.loop.configure import configure
 from rlpd_gx.loop.evaluate import evaluate
 from rlpd_gx.loop.fork import fork
@@ -64,6 +65,7 @@ def train(
             near_miss, initial_action, parameters (see `GuardedEnv`).
         settings: any setting of `rlpd-gx train --help-all`, such as steps=20_000 or guard="shield".
     """
+    _check_options(guard_options, "gx.train")
     given = _given(env, rules, guard_options)
     values = {**settings, "env": _name(env, given, "env")}
     if rules is not None:
@@ -99,6 +101,7 @@ class Run:
     ) -> None:
         self.folder = Path(folder)
         self._objects: Json = {}
+        _check_options(guard_options, "gx.Run")
         if env is not None or rules is not None:
             self._objects = {**(guard_options or {}), "env": env, "rules": rules}
             self._register()
@@ -310,6 +313,15 @@ def given_again(folder: Path, **objects: object) -> None:
         if name.startswith(GIVEN):
             sys.modules[name] = ModuleType(name)
             vars(sys.modules[name]).update(objects)
+
+
+def _check_options(options: JsonMapping | None, source: str) -> None:
+    """Raise for a name that nothing would read: a misspelt fallback or unsafe event would be missed in silence."""
+    known = ("state", *BESIDE_RULES)
+    for name in options or {}:
+        if name not in known:
+            instead = did_you_mean(str(name), known) or f"; there are {', '.join(known)}"
+            raise GxError(f"{source}: guard_options has no {name!r}{instead}")
 
 
 def _given(env: object, rules: object, options: JsonMapping | None) -> ModuleType:
