@@ -33,8 +33,11 @@ from rlpd_gx.loop.watchers import Progress, check_services, trackers
 from rlpd_gx.metrics import find, measure
 from rlpd_gx.replay.offline import OfflineDataset
 from rlpd_gx.report import write_report
-from rlpd_gx.rules import Rule
+from rlpd_gx.rules import Rule, conjuncts
 from rlpd_gx.trees import Json, JsonMapping
+
+OPTIONS = ("state", *BESIDE_RULES)
+"""What guard_options may hold."""
 
 Rules = Rule | Iterable[Rule] | Callable[[gym.Env], object] | str
 
@@ -317,10 +320,9 @@ def given_again(folder: Path, **objects: object) -> None:
 
 def _check_options(options: JsonMapping | None, source: str) -> None:
     """Raise for a name that nothing would read: a misspelt fallback or unsafe event would be missed in silence."""
-    known = ("state", *BESIDE_RULES)
     for name in options or {}:
-        if name not in known:
-            instead = did_you_mean(str(name), known) or f"; there are {', '.join(known)}"
+        if name not in OPTIONS:
+            instead = did_you_mean(str(name), OPTIONS) or f"; there are {', '.join(OPTIONS)}"
             raise GxError(f"{source}: guard_options has no {name!r}{instead}")
 
 
@@ -341,8 +343,32 @@ def _name(thing: object, given: ModuleType, name: str) -> str:
         raise GxError(
             "env is an environment, and training needs several: give its class, or a function that makes one"
         )
-    home, own = getattr(thing, "__module__", "__main__"), getattr(thing, "__qualname__", "")
-    options = set(vars(given)) - {"env", "rules"} - set(vars(ModuleType("")))
-    if home != "__main__" and not options and getattr(sys.modules.get(home), own, None) is thing:
-        return f"{home}:{own}"
-    return f"{given.__name__}:{name}"
+    passed = {n: v for n in OPTIONS if (v := getattr(given, n, None)) is not None}
+    if isinstance(thing, Rule | list | tuple):
+        named = _named_rules(thing, passed)
+    else:
+        home, own = getattr(thing, "__module__", "__main__"), getattr(thing, "__qualname__", "")
+        found = home != "__main__" and getattr(sys.modules.get(home), own, None) is thing
+        named = f"{home}:{own}" if found and (name == "env" or not passed) else None
+    return named or f"{given.__name__}:{name}"
+
+
+def _named_rules(rules: Rule | Iterable[Rule], passed: JsonMapping) -> str | None:
+    """`module:name` of rules that a module holds, unless that name would bring other options than were passed."""
+    atoms = [atom for rule in conjuncts(rules) for atom in rule.atoms()]
+    for home in {getattr(atom.fn, "__module__", "__main__"): None for atom in atoms}:
+        module = sys.modules.get(home)
+        if home == "__main__" or getattr(module, "__spec__", None) is None:  # no other process can import it
+            continue
+        beside = {n: v for n in OPTIONS if (v := getattr(module, n, None)) is not None}
+        same = beside.keys() == passed.keys() and all(beside[n] is passed[n] for n in beside)
+        for name in [n for n, value in vars(module).items() if value is rules]:
+            if same:
+                return f"{home}:{name}"
+            print(
+                f"note: these rules are used with what guard_options passes ({', '.join(passed) or 'nothing'}); "
+                f"{home} defines {', '.join(beside) or 'nothing'} beside them, which rules={f'{home}:{name}'!r} uses",
+                file=sys.stderr,
+            )
+            return None
+    return None
