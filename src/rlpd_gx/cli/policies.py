@@ -58,8 +58,10 @@ def _named(spec: str, env: "gym.Env", seed: int) -> Callable[[Any], Any]:
         raise GxError(
             f"--policy {spec}: there is no such folder; give random, a folder, a .zip or module:function"
         )
+    from rlpd_gx.rules import Rule
+
     policy, _ = load(spec, "policy")
-    if not callable(policy):
+    if not callable(policy) or isinstance(policy, Rule):
         raise GxError(
             f"--policy {spec} is a {type(policy).__name__}; it must be a function observation -> action"
         )
