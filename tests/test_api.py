@@ -235,6 +235,18 @@ def test_an_unknown_guard_option_is_refused(tmp_path: Path, name: str, says: str
     assert not (tmp_path / "boat").exists()
 
 
+def test_text_is_not_taken_for_a_list_of_letters(tmp_path: Path) -> None:
+    with pytest.raises(
+        gx.GxError, match=re.escape("track takes a list, not the text 'wandb'; write track=['wandb']")
+    ):
+        gx.train(Boat, [gentle], out=tmp_path / "boat", track="wandb")
+    with pytest.raises(gx.GxError, match=re.escape("write metrics=['returns']")):
+        gx.Run(tmp_path / "boat").evaluate(metrics="returns")
+    with pytest.raises(gx.GxError, match=re.escape("write names=['returns']")):
+        gx.metrics.measure([], "returns")
+    assert not (tmp_path / "boat").exists()
+
+
 SCRIPT = """
 import sys
 sys.path.insert(0, {here!r})

@@ -19,7 +19,7 @@ from rlpd_gx.config import Config
 from rlpd_gx.deploy.export import Policy
 from rlpd_gx.deploy.export import load_policy as load
 from rlpd_gx.envs.description import describe
-from rlpd_gx.errors import GxError
+from rlpd_gx.errors import GxError, refuse_text
 from rlpd_gx.guardian.named import BESIDE_RULES
 from rlpd_gx.loading import GIVEN, did_you_mean
 from rlpd_gx.loop.configure import configure
@@ -130,6 +130,7 @@ class Run:
         metrics: Iterable[str] = (),
     ) -> Json:
         """Returns, lengths and counts of whole episodes under the guard; `metrics` are ours, or module:function."""
+        refuse_text(metrics, "metrics")
         measured = tuple(metrics)
         for name in measured:
             find(name)  # report a mistake before playing any episode

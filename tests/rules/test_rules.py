@@ -3,6 +3,7 @@
 import operator
 import re
 
+import gymnasium as gym
 import numpy as np
 import pytest
 
@@ -51,3 +52,13 @@ def test_a_rule_is_combined_with_rules_only(combine, other, says):
 def test_a_rule_is_not_made_from_a_rule():
     with pytest.raises(gx.GxError, match="rule 'twice' needs a function, not Atom"):
         gx.rule(speed, name="twice")
+
+
+def test_text_is_not_taken_for_a_list_of_letters():
+    with pytest.raises(
+        gx.GxError, match=re.escape("not the text 'previous_action'; write needs=['previous_action']")
+    ):
+        gx.rule(needs="previous_action")
+    for rules in ("windy:speed", ["windy:speed"]):
+        with pytest.raises(gx.GxError, match="'windy:speed' is text; give the rule itself"):
+            gx.Guardian(gym.spaces.Box(-1, 1, (2,)), rules)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol, Self, overload
 
-from rlpd_gx.errors import GxError
+from rlpd_gx.errors import GxError, refuse_text
 from rlpd_gx.rules.fingerprint import fingerprint
 from rlpd_gx.rules.forms import (
     L1,
@@ -149,7 +149,7 @@ class Combined(Rule):
 
 def conjuncts(rules: Rule | Iterable[Rule]) -> tuple[Rule, ...]:
     """The rules that must all hold: a list and top-level `&` are the same thing."""
-    given = list(rules) if isinstance(rules, Iterable) and not isinstance(rules, Rule) else [rules]
+    given = list(rules) if isinstance(rules, Iterable) and not isinstance(rules, Rule | str) else [rules]
     for r in given:
         _check_rule(r)
     return tuple(part for r in given for part in _members(r, "all"))
@@ -161,6 +161,8 @@ def _check_rule(thing: object) -> None:
     if callable(thing):
         name = getattr(thing, "__name__", thing)
         raise GxError(f"{name} is not a rule but a function; decorate it, for example with @gx.rule")
+    if isinstance(thing, str):
+        raise GxError(f"{thing!r} is text; give the rule itself: only gx.train and --rules take a name")
     raise GxError(f"{thing!r} is not a rule; make one with gx.rule, gx.mask_rule, gx.bounds_rule, ...")
 
 
@@ -220,6 +222,7 @@ def maker(form: Form) -> RuleMaker:
         needs: Sequence[str] = (),
         lazy: bool = False,
     ) -> Any:
+        refuse_text(needs, "needs")
         if fn is None:  # used as a decorator with arguments
             return lambda f: make(f, name=name, batched=batched, needs=needs, lazy=lazy)
         given = name or str(getattr(fn, "__name__", type(fn).__name__))
