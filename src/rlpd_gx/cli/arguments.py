@@ -76,6 +76,7 @@ class Parser(argparse.ArgumentParser):
         """Usage, description and one entry for each argument."""
         actions = [action for action in self._actions if action.help]
         needed = [invocation(action) for action in actions if action.required]
+        needed += [f"[{invocation(action)}]" for action in actions if action.nargs == "?"]
         usage = " ".join(["usage:", self.prog, *needed, "[options]"])
         head = [paragraphs(usage), "", paragraphs(self.function.__doc__), ""]
         return "\n".join([*head, *map(entry, actions), ""])
