@@ -346,8 +346,9 @@ def test_a_rule_passed_as_an_object_is_watched_by_what_is_passed(
     alone = gx.train(Boat, module.slow, steps=40, out=tmp_path / "alone", **SMALL)
     said = capsys.readouterr().err
     assert (
-        "passes (nothing); harbour defines unsafe_event beside them, which rules='harbour:slow' uses" in said
+        "harbour defines unsafe_event, which rules passed as objects do not use; pass it in guard_opt" in said
     )
+    assert "or give rules='harbour:slow'" in said
     options = {"unsafe_event": module.unsafe_event}
     watched = gx.train(Boat, module.slow, steps=40, out=tmp_path / "watched", guard_options=options, **SMALL)
     by_name = gx.train(Boat, "harbour:slow", steps=40, out=tmp_path / "named", **SMALL)

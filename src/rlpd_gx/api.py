@@ -362,14 +362,15 @@ def _named_rules(rules: Rule | Iterable[Rule], passed: JsonMapping) -> str | Non
         if home == "__main__" or getattr(module, "__spec__", None) is None:  # no other process can import it
             continue
         beside = {n: v for n in OPTIONS if (v := getattr(module, n, None)) is not None}
-        same = beside.keys() == passed.keys() and all(beside[n] is passed[n] for n in beside)
+        unused = [n for n, value in beside.items() if passed.get(n) is not value]
         for name in [n for n, value in vars(module).items() if value is rules]:
-            if same:
+            if not unused and beside.keys() == passed.keys():
                 return f"{home}:{name}"
-            print(
-                f"note: these rules are used with what guard_options passes ({', '.join(passed) or 'nothing'}); "
-                f"{home} defines {', '.join(beside) or 'nothing'} beside them, which rules={f'{home}:{name}'!r} uses",
-                file=sys.stderr,
-            )
+            if unused:
+                print(
+                    f"note: {home} defines {', '.join(unused)}, which rules passed as objects do not use; pass "
+                    f"{'it' if len(unused) == 1 else 'them'} in guard_options, or give rules='{home}:{name}'",
+                    file=sys.stderr,
+                )
             return None
     return None
