@@ -1,11 +1,15 @@
 """`gx.train` as a person uses it: an environment and rules made up in the same file."""
 
+import importlib
 import json
+import os
+import re
 import subprocess
 import sys
 import textwrap
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 from typing import ClassVar
 
 import gymnasium as gym
@@ -215,6 +219,34 @@ def test_an_environment_that_is_made_already_is_refused(tmp_path: Path) -> None:
         gx.train(Boat(), [gentle], out=tmp_path / "boat")  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("fallbak", "gx.train: guard_options has no 'fallbak'; did you mean fallback?"),
+        ("unsafe_evnt", "did you mean unsafe_event?"),
+        ("colour", "there are state, embedding, unsafe_event, fallback"),
+    ],
+)
+def test_an_unknown_guard_option_is_refused(tmp_path: Path, name: str, says: str) -> None:
+    with pytest.raises(gx.GxError, match=re.escape(says)):
+        gx.train(Boat, [gentle], out=tmp_path / "boat", guard_options={name: 0})
+    with pytest.raises(gx.GxError, match=f"gx.Run: guard_options has no '{name}'"):
+        gx.Run(tmp_path / "boat", env=Boat, rules=[gentle], guard_options={name: 0})
+    assert not (tmp_path / "boat").exists()
+
+
+def test_text_is_not_taken_for_a_list_of_letters(tmp_path: Path) -> None:
+    with pytest.raises(
+        gx.GxError, match=re.escape("track takes a list, not the text 'wandb'; write track=['wandb']")
+    ):
+        gx.train(Boat, [gentle], out=tmp_path / "boat", track="wandb")
+    with pytest.raises(gx.GxError, match=re.escape("write metrics=['returns']")):
+        gx.Run(tmp_path / "boat").evaluate(metrics="returns")
+    with pytest.raises(gx.GxError, match=re.escape("write names=['returns']")):
+        gx.metrics.measure([], "returns")
+    assert not (tmp_path / "boat").exists()
+
+
 SCRIPT = """
 import sys
 sys.path.insert(0, {here!r})
@@ -240,9 +272,92 @@ def test_objects_of_another_process_are_handed_over_again(tmp_path: Path) -> Non
     assert call("mine.py", "begin").returncode == 0
     alone = call("-m", "rlpd_gx", "train", "--resume=boat")
     assert alone.returncode == 2
-    assert "begun from Python" in alone.stderr
+    assert "started from Python" in alone.stderr
+    played = call("-m", "rlpd_gx", "evaluate", "boat")
+    assert played.returncode == 2
+    assert "run.evaluate()" in played.stderr
     again = call("mine.py", "again")
     assert again.stdout.strip() == "60", again.stderr
+
+
+HARBOUR = """
+from test_api import Boat, gentle
+import rlpd_gx as gx
+
+@gx.bounds_rule(name="slow")
+def slow(observation):
+    return [-0.5], [0.5]
+
+@gx.rule(name="ahead")
+def ahead(observation, action):
+    return bool(action[0] > -0.4)
+
+both = slow & ahead
+listed = [slow, ahead]
+"""
+EVENT = """
+def unsafe_event(observation, reward, terminated, truncated, info):
+    return True
+"""
+
+
+@pytest.fixture
+def harbour(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], ModuleType]]:
+    """Writes a module of rules where other processes find it too."""
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(sys.path))
+    monkeypatch.chdir(tmp_path)
+
+    def write(more: str = "") -> ModuleType:
+        (tmp_path / "harbour.py").write_text(HARBOUR + more)
+        return importlib.import_module("harbour")
+
+    yield write
+    sys.modules.pop("harbour", None)
+
+
+def stored(run: gx.Run) -> str:
+    return json.loads((run.folder / "config.json").read_text())["rules"]
+
+
+@pytest.mark.parametrize("name", ["slow", "both", "listed"])
+def test_rules_that_a_module_holds_are_stored_by_name(
+    harbour: Callable[..., ModuleType], tmp_path: Path, name: str
+) -> None:
+    run = gx.train(Boat, getattr(harbour(), name), steps=40, out=tmp_path / "run", **SMALL)
+    assert stored(run) == f"harbour:{name}"
+    command = [sys.executable, "-m", "rlpd_gx", "evaluate", "run", "--episodes=1"]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+def test_rules_that_no_module_holds_are_given(harbour: Callable[..., ModuleType], tmp_path: Path) -> None:
+    module = harbour()
+    for number, rules in enumerate(([module.slow], module.slow & module.ahead, gx.rule(lambda o, a: True))):
+        run = gx.train(Boat, rules, steps=40, out=tmp_path / str(number), **SMALL)
+        assert stored(run).startswith("given_to_rlpd_gx")
+
+
+def test_a_rule_passed_as_an_object_is_watched_by_what_is_passed(
+    harbour: Callable[..., ModuleType], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its name brings what its module defines, so it is used only where that is the same."""
+    module = harbour(EVENT)
+    alone = gx.train(Boat, module.slow, steps=40, out=tmp_path / "alone", **SMALL)
+    said = capsys.readouterr().err
+    assert (
+        "harbour defines unsafe_event, which rules passed as objects do not use; pass it in guard_opt" in said
+    )
+    assert "or give rules='harbour:slow'" in said
+    options = {"unsafe_event": module.unsafe_event}
+    watched = gx.train(Boat, module.slow, steps=40, out=tmp_path / "watched", guard_options=options, **SMALL)
+    by_name = gx.train(Boat, "harbour:slow", steps=40, out=tmp_path / "named", **SMALL)
+    assert capsys.readouterr().err == ""
+    assert stored(alone).startswith("given_to_rlpd_gx")
+    assert stored(watched) == stored(by_name) == "harbour:slow"
+    events = [run.result["training"]["unsafe_events"] for run in (alone, watched, by_name)]
+    assert events[0] == 0
+    assert events[1] == events[2] > 0
 
 
 class Quay(Boat):

@@ -19,8 +19,9 @@ from rlpd_gx.config import Config
 from rlpd_gx.deploy.export import Policy
 from rlpd_gx.deploy.export import load_policy as load
 from rlpd_gx.envs.description import describe
-from rlpd_gx.errors import GxError
-from rlpd_gx.loading import GIVEN
+from rlpd_gx.errors import GxError, refuse_text
+from rlpd_gx.guardian.named import BESIDE_RULES
+from rlpd_gx.loading import GIVEN, did_you_mean
 from rlpd_gx.loop.configure import configure
 from rlpd_gx.loop.evaluate import evaluate
 from rlpd_gx.loop.fork import fork
@@ -32,8 +33,11 @@ from rlpd_gx.loop.watchers import Progress, check_services, trackers
 from rlpd_gx.metrics import find, measure
 from rlpd_gx.replay.offline import OfflineDataset
 from rlpd_gx.report import write_report
-from rlpd_gx.rules import Rule
+from rlpd_gx.rules import Rule, conjuncts
 from rlpd_gx.trees import Json, JsonMapping
+
+OPTIONS = ("state", *BESIDE_RULES)
+"""What guard_options may hold."""
 
 Rules = Rule | Iterable[Rule] | Callable[[gym.Env], object] | str
 
@@ -64,6 +68,7 @@ def train(
             near_miss, initial_action, parameters (see `GuardedEnv`).
         settings: any setting of `rlpd-gx train --help-all`, such as steps=20_000 or guard="shield".
     """
+    _check_options(guard_options, "gx.train")
     given = _given(env, rules, guard_options)
     values = {**settings, "env": _name(env, given, "env")}
     if rules is not None:
@@ -99,6 +104,7 @@ class Run:
     ) -> None:
         self.folder = Path(folder)
         self._objects: Json = {}
+        _check_options(guard_options, "gx.Run")
         if env is not None or rules is not None:
             self._objects = {**(guard_options or {}), "env": env, "rules": rules}
             self._register()
@@ -124,6 +130,7 @@ class Run:
         metrics: Iterable[str] = (),
     ) -> Json:
         """Returns, lengths and counts of whole episodes under the guard; `metrics` are ours, or module:function."""
+        refuse_text(metrics, "metrics")
         measured = tuple(metrics)
         for name in measured:
             find(name)  # report a mistake before playing any episode
@@ -312,6 +319,14 @@ def given_again(folder: Path, **objects: object) -> None:
             vars(sys.modules[name]).update(objects)
 
 
+def _check_options(options: JsonMapping | None, source: str) -> None:
+    """Raise for a name that nothing would read: a misspelt fallback or unsafe event would be missed in silence."""
+    for name in options or {}:
+        if name not in OPTIONS:
+            instead = did_you_mean(str(name), OPTIONS) or f"; there are {', '.join(OPTIONS)}"
+            raise GxError(f"{source}: guard_options has no {name!r}{instead}")
+
+
 def _given(env: object, rules: object, options: JsonMapping | None) -> ModuleType:
     """A module that holds the objects, so that settings can name them as `module:name` like any other."""
     # in no other process either: a run folder keeps the name, and may be opened beside any other
@@ -329,8 +344,33 @@ def _name(thing: object, given: ModuleType, name: str) -> str:
         raise GxError(
             "env is an environment, and training needs several: give its class, or a function that makes one"
         )
-    home, own = getattr(thing, "__module__", "__main__"), getattr(thing, "__qualname__", "")
-    options = set(vars(given)) - {"env", "rules"} - set(vars(ModuleType("")))
-    if home != "__main__" and not options and getattr(sys.modules.get(home), own, None) is thing:
-        return f"{home}:{own}"
-    return f"{given.__name__}:{name}"
+    passed = {n: v for n in OPTIONS if (v := getattr(given, n, None)) is not None}
+    if isinstance(thing, Rule | list | tuple):
+        named = _named_rules(thing, passed)
+    else:
+        home, own = getattr(thing, "__module__", "__main__"), getattr(thing, "__qualname__", "")
+        found = home != "__main__" and getattr(sys.modules.get(home), own, None) is thing
+        named = f"{home}:{own}" if found and (name == "env" or not passed) else None
+    return named or f"{given.__name__}:{name}"
+
+
+def _named_rules(rules: Rule | Iterable[Rule], passed: JsonMapping) -> str | None:
+    """`module:name` of rules that a module holds, unless that name would bring other options than were passed."""
+    atoms = [atom for rule in conjuncts(rules) for atom in rule.atoms()]
+    for home in {getattr(atom.fn, "__module__", "__main__"): None for atom in atoms}:
+        module = sys.modules.get(home)
+        if home == "__main__" or getattr(module, "__spec__", None) is None:  # no other process can import it
+            continue
+        beside = {n: v for n in OPTIONS if (v := getattr(module, n, None)) is not None}
+        unused = [n for n, value in beside.items() if passed.get(n) is not value]
+        for name in [n for n, value in vars(module).items() if value is rules]:
+            if not unused and beside.keys() == passed.keys():
+                return f"{home}:{name}"
+            if unused:
+                print(
+                    f"note: {home} defines {', '.join(unused)}, which rules passed as objects do not use; pass "
+                    f"{'it' if len(unused) == 1 else 'them'} in guard_options, or give rules='{home}:{name}'",
+                    file=sys.stderr,
+                )
+            return None
+    return None

@@ -24,7 +24,7 @@ class RunConfig:
     rules_state: str = ""
     """module:function (env, observation, info) -> state that the rules read. Default: `state` in the rules' module."""
     offline: str = ""
-    """Offline dataset: a file or folder; in Atari also `planner`, or `recorded` or `scripted` where there are such."""
+    """Offline dataset: a file or folder. Every Atari game has `planner`, and some have `recorded` or `scripted`."""
     offline_where: tuple[str, ...] = ()
     """Keep only matching offline steps, such as "behaviour_iteration <= 20"."""
     offline_state: str = ""

@@ -41,8 +41,9 @@ def load_module(spec: str, what: str) -> tuple[ModuleType, str]:
     except ModuleNotFoundError as error:
         if module_name.startswith(GIVEN):
             raise GxError(
-                f"this run was begun from Python with its own {what}, which no file holds; continue it there with "
-                "gx.Run(folder, env=..., rules=...).resume()"
+                f"this run was started from Python with its own {what}, which no other process can import; open it in "
+                "Python with run = gx.Run(folder, env=..., rules=...) and use run.resume(), run.fork(), run.evaluate() "
+                f"or run.policy, or train with {what}='module:name' if other commands shall open the run"
             ) from None
         if error.name is not None and not f"{module_name}.".startswith(f"{error.name}."):
             raise GxError(

@@ -48,7 +48,8 @@ class Setting:
     def metavar(self) -> str:
         """The placeholder for a value in the help."""
         kind = get_args(self.type)[0] if get_origin(self.type) is tuple else self.type
-        one = {int: "N", float: "X", str: "TEXT"}.get(kind, "JSON" if self.type == Settings else "WORD")
+        words = "WORD|X" if float in get_args(kind) else "WORD"
+        one = {int: "N", float: "X", str: "TEXT"}.get(kind, "JSON" if self.type == Settings else words)
         return f"{one},..." if get_origin(self.type) is tuple and kind is not str else one
 
     @property

@@ -130,6 +130,7 @@ class Verdict:
         parts = [f"{self.status}: {self.proposed} -> {self.suggestion}"]
         parts += [f"breaks {blocked}"] if blocked else []
         parts += [self.reason] if self.reason else []
+        parts += [] if self.enforced else ["not enforced"]
         return "; ".join(parts)
 
 

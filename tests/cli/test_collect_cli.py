@@ -444,3 +444,21 @@ def test_nothing_is_overwritten(command, tmp_path):
     code, _, err = command("collect", "--env", "CartPole-v1", "--out", tmp_path / "out", "--steps", 5)
     assert code == 2
     assert "exists already" in err
+
+
+def test_a_guarded_policy_without_its_rules_is_noted(command, tmp_path):
+    lure = ("--env", "Probe/LureDiscrete-v0")
+    rules = ("--rules", "rlpd_gx.envs.probes:lure_mask")
+    small = ("--steps", 20, "--learning-starts", 8, "--batch-size", 8, "--utd", 1, "--hidden-sizes", 8)
+    for name, more in (("guarded", rules), ("watched", (*rules, "--guard", "none"))):
+        code, _, error = command("train", *lure, *more, *small, "--quiet", "--out", tmp_path / name)
+        assert code == 0, error
+    taken = ("collect", *lure, "--steps", 5, "--policy")
+    code, _, noted = command(*taken, tmp_path / "guarded", "--out", tmp_path / "a")
+    assert code == 0
+    assert "are not used here, so its proposals are executed as they are" in noted
+    assert "--rules rlpd_gx.envs.probes:lure_mask guards them" in noted
+    assert noted.count("\n") == 1
+    assert command(*taken, tmp_path / "guarded", "--out", tmp_path / "b", *rules)[2] == ""
+    assert command(*taken, tmp_path / "watched", "--out", tmp_path / "c")[2] == ""
+    assert command(*taken, "random", "--out", tmp_path / "d")[2] == ""

@@ -5,6 +5,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from rlpd_gx.cli.arguments import without
+
 WORDS = ["--env=Probe/LureDiscrete-v0", "--rules=rlpd_gx.envs.probes:lure_mask", "--utd=1", "--batch-size=8",
          "--hidden-sizes=8,8", "--ensemble-size=2", "--learning-starts=8", "--evaluation-episodes=1"]  # fmt: skip
 RLPD_GX = [sys.executable, "-m", "rlpd_gx"]
@@ -41,3 +43,19 @@ def test_a_run_that_fails_stops_the_other_and_says_why_once(tmp_path: Path) -> N
     assert done.returncode == 2, done.stderr
     assert done.stderr.count("taken-unguarded: holds a run already") == 1
     assert "Traceback" not in done.stderr
+
+
+def test_what_compare_replaces_is_left_out_of_the_command_line() -> None:
+    words = [
+        "train",
+        "--out",
+        "a",
+        "--guard=shield",
+        "--rules",
+        "r:x",
+        "--track",
+        "wandb",
+        "--backup",
+        "none",
+    ]
+    assert without(words, ["--out", "--guard", "--backup"]) == ["train", "--rules", "r:x", "--track", "wandb"]

@@ -31,7 +31,7 @@ def entries(text):
     found, flag = {}, ""
     for line in text.splitlines():
         if match := re.match(
-            r"  (?:-\w, )?(--[a-z-]+)(?:, --[a-z-]+)?(?: [A-Z][A-Z,.]*)?(?:  +(.*))?$", line
+            r"  (?:-\w, )?(--[a-z-]+)(?:, --[a-z-]+)?(?: [A-Z][A-Z,.|]*)?(?:  +(.*))?$", line
         ):
             flag = match[1]
             found[flag] = match[2] or ""
@@ -142,9 +142,24 @@ def test_groups_and_version(command):
     assert command("data")[0] == 2
     code, text, _ = command("data", "--help")
     assert code == 0
+    assert "usage: rlpd-gx data COMMAND [options]" in text
+    assert "`rlpd-gx data COMMAND --help`" in text
     assert "data convert" in text
+    assert "usage: rlpd-gx COMMAND [options]" in command("--help")[1]
     assert "atari" not in text
     assert command("--version")[:2] == (0, f"rlpd-gx {__version__}\n")
+
+
+def test_the_usage_names_every_value_without_a_flag(command):
+    assert "usage: rlpd-gx watch [FOLDER] [options]" in command("watch", "--help")[1]
+    assert "usage: rlpd-gx export RUN --out PATH [options]" in command("export", "--help")[1]
+
+
+def test_a_setting_that_takes_a_word_or_a_number_shows_both(command):
+    text = command("train", "--help-all")[1]
+    for flag in ("--target-entropy", "--ood-penalty"):
+        assert f"  {flag} WORD|X" in text
+    assert "  --actor WORD  " in text
 
 
 def test_a_warning_is_a_note_without_the_line_of_code_that_gave_it():

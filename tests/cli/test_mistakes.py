@@ -51,6 +51,12 @@ MISTAKES = {
     (*GUARDED, "--rules-state=my_rules:angle"): "--rules-state my_rules:angle",
     (*GUARDED, "--offline=missing.hdf5"): "--offline missing.hdf5: there is no such file or folder",
     (*GUARDED, "--offline=flights.npz", "--offline-state=my_rules:angle"): "--offline-state my_rules:angle",
+    (*GUARDED, "--rules=my_rules:pair"): "give --rules once, not 2 times; name a list of rules, or combine them with &",
+    (*TRY, "--rules=my_rules:power", "--rules=my_rules:pair"): "give --rules once, not 2 times; name a list of rules",
+    (*GUARDED, "--seed", "1", "--seed", "2", "--seed=3"): "give --seed once, not 3 times",
+    (*GUARDED, "--normalise", "--no-normalise"): "give --normalise or --no-normalise once, not 2 times",
+    ("collect", "--env=drone:Drone", "--out=a", "--out=b", "--steps=3"): "give --out once, not 2 times",
+    ("data", "convert", "flights.npz", "--rules=a:b", "--rules=a:c"): "give --rules once, not 2 times",
     (*GUARDED, "--preset=best"): "there is no preset 'best'; there are rlpd-gx,",
     (*GUARDED, "--config=none.yaml"): "none.yaml: cannot be read",
     (*GUARDED, "--config=broken.yaml"): "broken.yaml: cannot be read as YAML: while parsing a flow sequence (line",
@@ -90,8 +96,8 @@ MISTAKES = {
     ("guard", "--env=drone:Drone"): "--rules",
     (*TRY, "--rules=miswatched:power"): "unsafe_event is called with (observation, reward, terminated, trunc",
     (*TRY, "--rules=my_rules:power", "--seed=-1"): "--seed: must be at least 0, got -1",
-    (*TRY, "--rules=my_rules:power", "--episodes=0"): "--episodes: must be at least 1, got 0",
-    (*TRY, "--rules=my_rules:power", "--episodes=x"): "--episodes: give a whole number, not 'x'",
+    (*TRY[:-1], "--rules=my_rules:power", "--episodes=0"): "--episodes: must be at least 1, got 0",
+    (*TRY[:-1], "--rules=my_rules:power", "--episodes=x"): "--episodes: give a whole number, not 'x'",
     (*TRY, "--rules=my_rules:power", "--state=my_rules:angle"): "--state my_rules:angle",
     (*TRY, "--rules=my_rules:power", '--env-kwargs={"wnd": 1}'): "do not fit drone:Drone",
     ("guard", "--env=ALE/Breakout-v5", "--rules=rlpd_gx.envs.atari:Lookahead"): "--env Atari/Breakout-ram",
@@ -117,9 +123,12 @@ def answers(tmp_path_factory):
     """The answer to each mistake, given by one process in the user's folder."""
     folder = tmp_path_factory.mktemp("user")
     fill(folder)
-    # of a flag that is typed twice the last one counts, so the mistake comes after TINY
     lines = [
-        ["train", *TINY, *words[1:]]
+        [
+            "train",
+            *(flag for flag in TINY if f"{flag.partition('=')[0]}=" not in "\n".join(words)),
+            *words[1:],
+        ]
         if words[0] == "train" and "nowhere" not in " ".join(words)
         else list(words)
         for words in MISTAKES

@@ -37,6 +37,15 @@ def test_a_forbidden_action_moves_to_the_nearest_allowed_one():
     assert verdict.exact
     assert verdict.safe_set.contains(verdict.action)
     assert "power by 0.5" in str(verdict)
+    assert "not enforced" not in str(verdict)
+
+
+def test_a_verdict_of_monitor_mode_says_that_its_suggestion_did_not_run():
+    rule = gx.l1_rule(lambda s: ([1.0, 1.0], 1.0), name="power")
+    guardian = gx.Guardian(PLANE, rule, mode="monitor")
+    said = str(guardian.certify(None, np.array([1.0, 0.5], np.float32)))
+    assert said.endswith("; breaks power by 0.5; not enforced")
+    assert str(guardian.certify(None, np.zeros(2, np.float32))) == "allowed [0. 0.]"
 
 
 @pytest.mark.parametrize("mode", ["enforce", "monitor"])

@@ -91,10 +91,14 @@ def _run(words: list[str]) -> None:
 
         instead = did_you_mean(typed, COMMANDS) or "; `rlpd-gx --help` lists them"
         raise GxError(f"there is no command {typed!r}{instead}")
-    print("usage: rlpd-gx COMMAND [options]\n\nSafe hybrid offline-to-online reinforcement learning.\n")
+    group_name = f"{typed} " if words else ""
+    print(
+        f"usage: rlpd-gx {group_name}COMMAND [options]\n\nSafe hybrid offline-to-online reinforcement learning.\n"
+    )
     for name in group:
         print(f"  {name:<18}{COMMANDS[name][1]}")
     print(
-        "\n`rlpd-gx COMMAND --help` shows the options of a command.\n`rlpd-gx --version` prints the version."
+        f"\n`rlpd-gx {group_name}COMMAND --help` shows the options of a command.\n"
+        "`rlpd-gx --version` prints the version."
     )
     sys.exit(code)

@@ -59,6 +59,7 @@ class Parser(argparse.ArgumentParser):
 
     def run(self, arguments: Sequence[str]) -> None:
         """Call the function with what was typed."""
+        self._refuse_repeats(arguments)
         values, unknown = self.parse_known_args(arguments)
         if unknown:
             flag = unknown[0].partition("=")[0]
@@ -75,9 +76,20 @@ class Parser(argparse.ArgumentParser):
         """Usage, description and one entry for each argument."""
         actions = [action for action in self._actions if action.help]
         needed = [invocation(action) for action in actions if action.required]
+        needed += [f"[{invocation(action)}]" for action in actions if action.nargs == "?"]
         usage = " ".join(["usage:", self.prog, *needed, "[options]"])
         head = [paragraphs(usage), "", paragraphs(self.function.__doc__), ""]
         return "\n".join([*head, *map(entry, actions), ""])
+
+    def _refuse_repeats(self, arguments: Sequence[str]) -> None:
+        """Raise if a flag that takes one value was typed more often: argparse would keep the last one alone."""
+        typed = [word.partition("=")[0] for word in arguments]
+        for action in self._actions:
+            one = isinstance(action, argparse._StoreAction | argparse.BooleanOptionalAction)
+            flags = [word for word in typed if word in action.option_strings]
+            if one and len(flags) > 1:
+                rules = "; name a list of rules, or combine them with &" if flags[0] == "--rules" else ""
+                raise GxError(f"give {' or '.join(dict.fromkeys(flags))} once, not {len(flags)} times{rules}")
 
     def _see(self) -> str:
         return f"; `{self.prog} --help` shows what it takes"
@@ -114,6 +126,18 @@ class Parser(argparse.ArgumentParser):
             more["action"] = "append"
         choices = f" One of: {', '.join(setting.choices)}." if setting.choices else ""
         self.add_argument(setting.flag, dest=setting.name, help=setting.help + choices, **more)
+
+
+def without(words: Sequence[str], flags: Sequence[str]) -> list[str]:
+    """A command line without these flags, each of which takes one value."""
+    kept: list[str] = []
+    value_follows = False
+    for word in words:
+        flag, equals, _ = word.partition("=")
+        if not value_follows and flag not in flags:
+            kept.append(word)
+        value_follows = not value_follows and flag in flags and not equals
+    return kept
 
 
 EnvKwargs = Annotated[

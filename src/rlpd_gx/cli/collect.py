@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 from rlpd_gx.cli.arguments import EnvKwargs, EnvWrappers, Option, read_env_kwargs
 from rlpd_gx.cli.policies import load_policy, storable
 from rlpd_gx.errors import GxError, missing_extra
+from rlpd_gx.loading import GIVEN
 
 _LEARNERS = ("A2C", "DDPG", "DQN", "PPO", "SAC", "TD3")
 _ATARI_OPTIONS = {"frameskip": 4, "repeat_action_probability": 0.0, "full_action_space": False}
@@ -60,6 +61,8 @@ def collect(
         facts |= {"rules": rules, "guarded_by": world.guardian.fingerprint}
         safe_set = world.safe_set
     act = None if policy.startswith("learn:") else load_policy(policy, world, seed)
+    if rules is None and (trained_under := getattr(act, "trained_under", "")):
+        _note_unguarded(policy, trained_under)
     sink = (record.MinariSink if format == "minari" else record.ActionLogSink)(out, world, facts)
     recorder = record.Recorder(world, sink, seed, unsafe_event, safe_set)
     try:
@@ -88,6 +91,16 @@ def collect(
     if rules is not None:
         _note_rules(world.audit.tally, recorder.steps)
     print(f"{recorder.steps} steps in {recorder.episodes} episodes written to {out}")
+
+
+def _note_unguarded(policy: str, trained_under: str) -> None:
+    """A folder is a policy and its guard elsewhere; here the proposals alone are executed."""
+    named = "module:name" if trained_under.startswith(GIVEN) else trained_under
+    print(
+        f"note: the rules that {policy} was trained under are not used here, so its proposals are executed as they "
+        f"are; --rules {named} guards them",
+        file=sys.stderr,
+    )
 
 
 def _note_rules(tally: Any, steps: int) -> None:

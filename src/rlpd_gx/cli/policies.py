@@ -51,15 +51,17 @@ def _named(spec: str, env: "gym.Env", seed: int) -> Callable[[Any], Any]:
 
         return Planner(env, seed)
     if os.path.isdir(spec):
-        return _trained_policy(spec, env, seed)
+        return TrainedPolicy(spec, env, seed)
     if spec.endswith(".zip"):
         return _sb3_policy(spec)
     if ":" not in spec:
         raise GxError(
             f"--policy {spec}: there is no such folder; give random, a folder, a .zip or module:function"
         )
+    from rlpd_gx.rules import Rule
+
     policy, _ = load(spec, "policy")
-    if not callable(policy):
+    if not callable(policy) or isinstance(policy, Rule):
         raise GxError(
             f"--policy {spec} is a {type(policy).__name__}; it must be a function observation -> action"
         )
@@ -87,21 +89,29 @@ def storable(policy: Callable[[Any], Any], spec: str, space: "gym.Space") -> Cal
     return act
 
 
-def _trained_policy(spec: str, env: "gym.Env", seed: int) -> Callable[[Any], Any]:
-    from rlpd_gx.deploy.export import Export, propose
-    from rlpd_gx.envs.description import describe, learner_space
+class TrainedPolicy:
+    """The actor of a run or an exported policy, and the rules that guarded it in training (empty: none)."""
 
-    export = Export.find(spec)
-    spaces = {"observation_space": learner_space(env.observation_space), "action_space": env.action_space}
-    for what, here in spaces.items():
-        trained = getattr(export, what)
-        if trained != here:
-            raise GxError(
-                f"--policy {spec} was trained on {export.about['env']} with {what.replace('_', ' ')} {trained}, but "
-                f"here it is {here}"
-            )
-    network, sample = export.network(seed), describe(export.about["env"]).sample_in_evaluation
-    return lambda observation: propose(export, network, observation, sample=sample)
+    def __init__(self, spec: str, env: "gym.Env", seed: int) -> None:
+        from rlpd_gx.deploy.export import Export
+        from rlpd_gx.envs.description import describe, learner_space
+
+        self.export = export = Export.find(spec)
+        spaces = {"observation_space": learner_space(env.observation_space), "action_space": env.action_space}
+        for what, here in spaces.items():
+            trained = getattr(export, what)
+            if trained != here:
+                raise GxError(
+                    f"--policy {spec} was trained on {export.about['env']} with {what.replace('_', ' ')} {trained}, "
+                    f"but here it is {here}"
+                )
+        self.network, self.sample = export.network(seed), describe(export.about["env"]).sample_in_evaluation
+        self.trained_under = export.about["rules"] if export.about["guard"] != "none" else ""
+
+    def __call__(self, observation: Any) -> Any:
+        from rlpd_gx.deploy.export import propose
+
+        return propose(self.export, self.network, observation, sample=self.sample)
 
 
 def _held(env: "gym.Env", seed: int) -> Callable[[Any], Any]:

@@ -95,7 +95,7 @@ def report(
     out: Annotated[Path | None, Option("File to write. Default: report.html in the folder.")] = None,
     markdown: Annotated[bool, Option("Write Markdown instead: RESULTS.md is made by this.")] = False,
 ) -> None:
-    """Write one page from the rows of experiments: ours beside the paper's, figures, commands, verdicts.
+    """Write a page that compares the results of experiments with the paper: tables, figures, commands and verdicts.
 
     The page needs no network. Lines of a file notes.txt in the folder stand above the verdicts. Given a run folder, it
     writes the report of that run.

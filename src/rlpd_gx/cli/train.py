@@ -14,6 +14,7 @@ from rlpd_gx.cli.arguments import (
     entry,
     paragraphs,
     shown,
+    without,
 )
 from rlpd_gx.config import PRESETS
 from rlpd_gx.errors import GxError
@@ -171,13 +172,14 @@ def _compared(chosen: "Config", out: Path, quiet: bool) -> None:
     """The run and its unguarded twin, each as an ordinary run in a process of its own."""
     from rlpd_gx.cli.compare import compare, train_together
 
-    words = [word for word in sys.argv[1:] if word != "--compare"]
+    words = without([word for word in sys.argv[1:] if word != "--compare"], ["--out"])
     bare = out.with_name(f"{out.name}-unguarded")
-    guarded_run, bare_run = ([*words, "--out", str(path)] for path in (out, bare))
     # what was chosen for the guard would let the twin learn about the rules
     unaware = ["--guard", "none", "--backup", "none"]
     unaware += ["--actor", "raw"] if chosen.learner.actor in ("masked", "projected") else []
-    train_together({chosen.run.guard: guarded_run, "no guard": [*bare_run, *unaware]}, quiet=quiet)
+    guarded_run = [*words, "--out", str(out)]
+    bare_run = [*without(words, unaware[::2]), "--out", str(bare), *unaware]
+    train_together({chosen.run.guard: guarded_run, "no guard": bare_run}, quiet=quiet)
     compare([out, bare])
 
 

@@ -10,7 +10,7 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, TextIO
 
-from rlpd_gx.errors import GxError, missing_extra
+from rlpd_gx.errors import GxError, missing_extra, refuse_text
 from rlpd_gx.loop.train import Trainer, Watcher
 from rlpd_gx.settings import flat
 from rlpd_gx.trees import Json
@@ -208,6 +208,7 @@ def trackers(trainer: Trainer, services: Iterable[str] = ()) -> Iterator[tuple[W
 
 def check_services(names: Iterable[str]) -> None:
     """Raise unless each is known and installed."""
+    refuse_text(names, "track")
     for name in names:
         if name not in SERVICES:
             raise GxError(

@@ -7,7 +7,7 @@ policy (`subject.Subject`); ours are in `MEASUREMENTS`. Anybody's is `module:fun
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from rlpd_gx.errors import GxError
+from rlpd_gx.errors import GxError, refuse_text
 from rlpd_gx.loading import load
 from rlpd_gx.metrics import dependence, exploration, horizons, proposals, scores, support, survival, values
 from rlpd_gx.metrics.episodes import returns, safety, success
@@ -53,6 +53,7 @@ def find_measurement(name: str) -> Measurement:
 
 def measure(episodes: Sequence[Episode], names: Iterable[str] = tuple(METRICS)) -> dict[str, float]:
     """The numbers of several metrics together."""
+    refuse_text(names, "names")
     return {name: value for metric in names for name, value in find(metric)(episodes).items()}
 
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol, Self, overload
 
-from rlpd_gx.errors import GxError
+from rlpd_gx.errors import GxError, refuse_text
 from rlpd_gx.rules.fingerprint import fingerprint
 from rlpd_gx.rules.forms import (
     L1,
@@ -38,9 +38,11 @@ class Rule(ABC):
         """Its name in audits and errors."""
 
     def __and__(self, other: "Rule") -> "Rule":
+        _check_rule(other)
         return Combined("all", (*_members(self, "all"), *_members(other, "all")))
 
     def __or__(self, other: "Rule") -> "Rule":
+        _check_rule(other)
         return Combined("any", (*_members(self, "any"), *_members(other, "any")))
 
     @abstractmethod
@@ -83,7 +85,7 @@ class Atom(Rule):
     lazy: bool = False  # too expensive to be asked about every action; does not change what is allowed
 
     def __post_init__(self) -> None:
-        if not callable(self.fn):
+        if not callable(self.fn) or isinstance(self.fn, Rule):
             raise GxError(f"rule {self.name!r} needs a function, not {type(self.fn).__name__}")
         if unknown := set(self.needs) - set(NEEDS):
             raise GxError(f"rule {self.name!r} needs {sorted(unknown)}; a rule may need {', '.join(NEEDS)}")
@@ -94,6 +96,10 @@ class Atom(Rule):
                 f"rule {self.name!r} is a {self.form.name} rule, which answers for all actions at once; "
                 "only gx.rule and gx.margin_rule can be lazy"
             )
+
+    def __call__(self, *state_and_action: Any, **needs: Any) -> Any:
+        """What its function returns, without the shift."""
+        return self.fn(*state_and_action, **needs)
 
     def shifted(self, delta: float) -> Self:
         if not self.form.shiftable:
@@ -143,14 +149,21 @@ class Combined(Rule):
 
 def conjuncts(rules: Rule | Iterable[Rule]) -> tuple[Rule, ...]:
     """The rules that must all hold: a list and top-level `&` are the same thing."""
-    given = list(rules) if isinstance(rules, Iterable) and not isinstance(rules, Rule) else [rules]
+    given = list(rules) if isinstance(rules, Iterable) and not isinstance(rules, Rule | str) else [rules]
     for r in given:
-        if callable(r) and not isinstance(r, Rule):
-            name = getattr(r, "__name__", r)
-            raise GxError(f"{name} is not a rule but a function; decorate it, for example with @gx.rule")
-        if not isinstance(r, Rule):
-            raise GxError(f"{r!r} is not a rule; make one with gx.rule, gx.mask_rule, gx.bounds_rule, ...")
+        _check_rule(r)
     return tuple(part for r in given for part in _members(r, "all"))
+
+
+def _check_rule(thing: object) -> None:
+    if isinstance(thing, Rule):
+        return
+    if callable(thing):
+        name = getattr(thing, "__name__", thing)
+        raise GxError(f"{name} is not a rule but a function; decorate it, for example with @gx.rule")
+    if isinstance(thing, str):
+        raise GxError(f"{thing!r} is text; give the rule itself: only gx.train and --rules take a name")
+    raise GxError(f"{thing!r} is not a rule; make one with gx.rule, gx.mask_rule, gx.bounds_rule, ...")
 
 
 def alternatives(rules: Sequence[Rule]) -> tuple[tuple[Atom, ...], ...]:
@@ -209,6 +222,7 @@ def maker(form: Form) -> RuleMaker:
         needs: Sequence[str] = (),
         lazy: bool = False,
     ) -> Any:
+        refuse_text(needs, "needs")
         if fn is None:  # used as a decorator with arguments
             return lambda f: make(f, name=name, batched=batched, needs=needs, lazy=lazy)
         given = name or str(getattr(fn, "__name__", type(fn).__name__))
