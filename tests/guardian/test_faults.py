@@ -170,6 +170,7 @@ def test_an_or_that_is_broken_whatever_the_silent_rule_says_forbids_the_fallback
 NO_ACTIONS = [
     (PLANE, "stop", "numbers"),
     (PLANE, [[0.0], [0.0, 1.0]], "numbers"),
+    (PLANE, gx.rule(raises), "numbers"),
     (PLANE, np.zeros(3), "shape"),
     (PLANE, 0.5, "shape"),
     (PLANE, np.array([np.nan, 0.0]), "not finite"),

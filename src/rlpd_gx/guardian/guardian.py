@@ -75,7 +75,8 @@ class Guardian:
         if deadline is not None and not deadline > 0:
             raise GxError(f"deadline is a time in seconds, not {deadline!r}")
         self._mode, self.fallback = mode, fallback
-        if fallback is not None and not callable(fallback) and (wrong := _wrong(fallback, action_space)):
+        an_action = fallback is not None and (not callable(fallback) or isinstance(fallback, Rule))
+        if an_action and (wrong := _wrong(fallback, action_space)):
             raise GxError(f"the fallback is {wrong}; give such an action, or a function state -> action")
         self.names = _distinct([r.name for r in self.rules])
         self.needs = frozenset(n for r in self.rules for a in r.atoms() for n in a.needs)
