@@ -70,6 +70,18 @@ def test_the_findings_of_offline_data_are_notes(train, data):
     assert err.count("data.npz: 'actions', row 2: outside the environment's range (38 steps in all)") == 1
 
 
+def test_a_reward_that_is_none_is_one_sentence(train):
+    nothing = """
+class Nothing(Tank):
+    def step(self, action):
+        observation, _, *rest = super().step(action)
+        return observation, None, *rest
+"""
+    code, _, err = train("Nothing", "anything", code=nothing)
+    said = "rlpd-gx: Nothing, step 0 of an episode: the reward is None, not a number: mend the environment"
+    assert (code, err.splitlines()[-1]) == (2, said)
+
+
 def test_drop_says_how_much_it_leaves_out(train, data):
     code, _, err = train("Tank", "level", f"--offline={data}", "--offline-safe-sets=drop")
     assert code == 0, err
