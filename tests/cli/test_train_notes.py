@@ -82,6 +82,25 @@ class Nothing(Tank):
     assert (code, err.splitlines()[-1]) == (2, said)
 
 
+def test_another_number_of_half_spaces_names_max_rows(train):
+    obstacles = """
+class Moving(Tank):
+    def seen(self):
+        return np.array([self.steps, 0], np.float32)
+
+def rows(state):
+    return np.zeros((2 if state[0] >= 3 else 3, 1)), np.ones(2 if state[0] >= 3 else 3)
+
+obstacles = gx.halfspace_rule(rows, name="obstacles")
+declared = gx.halfspace_rule(rows, name="declared", max_rows=3)
+"""
+    code, _, err = train("Moving", "obstacles", code=obstacles)
+    assert code == 2
+    assert "another number of half-spaces than in the first state" in err.splitlines()[-1]
+    assert "declare the largest number of rows as max_rows= of the half-space rule" in err.splitlines()[-1]
+    assert train("Moving", "declared", "--out=declared", code=obstacles)[0] == 0
+
+
 def test_drop_says_how_much_it_leaves_out(train, data):
     code, _, err = train("Tank", "level", f"--offline={data}", "--offline-safe-sets=drop")
     assert code == 0, err
