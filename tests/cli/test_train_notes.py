@@ -1,5 +1,7 @@
 """What `rlpd-gx train` says about a user's data, rules and environment."""
 
+import re
+
 import numpy as np
 import pytest
 
@@ -99,6 +101,50 @@ declared = gx.halfspace_rule(rows, name="declared", max_rows=3)
     assert "another number of half-spaces than in the first state" in err.splitlines()[-1]
     assert "declare the largest number of rows as max_rows= of the half-space rule" in err.splitlines()[-1]
     assert train("Moving", "declared", "--out=declared", code=obstacles)[0] == 0
+
+
+@pytest.mark.parametrize(
+    ("rule", "said"),
+    [
+        ("late", r"in [1-9] of 12 training steps, rule 'late' raised RuntimeError: level sensor;"),
+        ("nothing", "the rules allowed no action in any of the 12 steps"),
+    ],
+)
+def test_rules_that_fail_or_allow_nothing_are_noted_at_the_end(train, rule, said):
+    rules = """
+class Moving(Tank):
+    def seen(self):
+        return np.array([self.steps, 0], np.float32)
+
+@gx.bounds_rule(name="late")
+def late(state):
+    if state[0] >= 3:
+        raise RuntimeError("level sensor")
+    return [-1], [1]
+
+nothing = gx.bounds_rule(lambda state: ([2], [3]), name="nothing")
+"""
+    code, _, err = train("Moving", rule, code=rules)
+    assert code == 0, err
+    assert re.search(rf"^note: {said}.*check the rules", err, re.M)
+    code, _, err = train("Moving", "anything", "--out=sound", code=rules)
+    assert (code, "check the rules" in err) == (0, False)
+
+
+def test_a_mean_of_no_step_is_none(train):
+    at_once = """
+@gx.bounds_rule(name="later")
+def later(state):
+    called.append(1)
+    if len(called) > 30:
+        raise RuntimeError("level sensor")
+    return [-1], [1]
+
+called = []
+"""
+    code, out, err = train("Tank", "later", "--steps=100", code=at_once)
+    assert code == 0, err
+    assert re.search("^Mean return +none$", out, re.M), out
 
 
 def test_drop_says_how_much_it_leaves_out(train, data):
