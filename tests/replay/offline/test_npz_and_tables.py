@@ -273,6 +273,21 @@ def test_shuffled_rows_are_said_to_be_shuffled(tmp_path, number):
     assert any("shuffled" in finding for finding in findings)
 
 
+def test_a_row_that_is_there_twice_is_refused(tmp_path):
+    path, options = tmp_path / "log.csv", {"mapping": {**MAPPING, "step": "t"}}
+    rows = [(run, x, 0.5, 0.0, 1.0, int(fell), t) for run, t, x, fell in ORDERED]
+    with path.open("w", newline="") as file:
+        csv.writer(file).writerows([[*NAMES[:-1], "t"], *rows[:8], rows[7], *rows[8:]])
+    with pytest.raises(GxError, match=r"log\.csv: 't', row 8: stays at 2 within an episode.*\(1 such rows\)"):
+        load(path, options=options)
+    assert any("stays at 2" in finding for finding in load(path, options=options, strict=False).findings)
+    columns = log(ORDERED)
+    columns["episode"] = np.array(columns.pop("run"))
+    columns |= {"step": np.array(columns["time"]), "time": np.array(columns["time"]) // 2}
+    np.savez(tmp_path / "a.npz", **columns)
+    assert load(tmp_path / "a.npz").episodes == 3  # the time is coarse, but the step grows
+
+
 def test_rows_in_order_are_not(tmp_path):
     columns = log(ORDERED)
     columns["episode"] = np.array(columns.pop("run"))
