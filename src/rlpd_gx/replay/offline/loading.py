@@ -157,6 +157,8 @@ def _convert(
 ) -> None:
     console = Console(stderr=True)
     hidden = not console.is_terminal if progress is None else not progress
+    if checks.strict and source.faults:
+        raise source.faults[0]
     with (
         cache.new_folder(folder) as writer,
         Progress(console=console, transient=True, disable=hidden) as bar,
