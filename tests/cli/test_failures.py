@@ -89,7 +89,8 @@ def test_an_environment_of_the_old_kind_is_told_what_to_return(folder):
     assert last.endswith("obs keys: ['a'], space keys: ['a', 'b']: mend the environment")
     last = said(folder, *COMMANDS["collect"], "--env=own:Seedless")[-1]
     assert last == (
-        "rlpd-gx: Seedless.reset takes no seed, and must be reset(self, *, seed=None, options=None): mend the environment"
+        "rlpd-gx: Seedless.reset takes no seed, and must be reset(self, *, seed=None, options=None): mend the "
+        "environment"
     )
 
 

@@ -335,7 +335,11 @@ def test_any_number_is_a_reward(reward: Any) -> None:
     [
         (gym.spaces.Discrete(5, start=2), 1, "observation is 1, outside its space"),
         (gym.spaces.MultiDiscrete([2, 3]), np.array([1, 3]), r"observation is \[1 3\], outside its space"),
-        (gym.spaces.Dict(a=gym.spaces.Discrete(2), b=gym.spaces.Discrete(2)), {"a": 0}, "it returned observation/a,"),
+        (
+            gym.spaces.Dict(a=gym.spaces.Discrete(2), b=gym.spaces.Discrete(2)),
+            {"a": 0},
+            "it returned observation/a,",
+        ),
         (gym.spaces.Box(-1, 1, (2,)), None, "observation is None, not numbers"),
     ],
 )

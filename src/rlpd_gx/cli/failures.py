@@ -20,7 +20,9 @@ def _wrong_environment(error: Exception, frame: traceback.FrameSummary) -> str:
     if isinstance(error, ValueError) and "values to unpack" in text:
         return RETURNS.get(frame.name, "")
     if refused := re.match(r"(\S+)\.reset\(\) got an unexpected keyword argument '(seed|options)'", text):
-        return f"{refused[1]}.reset takes no {refused[2]}, and must be reset(self, *, seed=None, options=None)"
+        return (
+            f"{refused[1]}.reset takes no {refused[2]}, and must be reset(self, *, seed=None, options=None)"
+        )
     if frame.filename.endswith(CHECKER) and isinstance(error, AssertionError | gym.error.Error):
         returns = RETURNS["step" if "step" in text else "reset"]
         return text.rstrip(".") + ("" if "obs returned" in text else f"; {returns}")

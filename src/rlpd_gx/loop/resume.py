@@ -90,7 +90,9 @@ def resume(
             raise GxError(
                 f"{path}: was stopped before it held what {origin} had learned; remove this folder and fork again"
             )
-        if _has_taken_steps(folder, saver.segments):  # its first checkpoint was complete before the first of them
+        if _has_taken_steps(
+            folder, saver.segments
+        ):  # its first checkpoint was complete before the first of them
             raise GxError(
                 f"{folder.checkpoints}: the checkpoints of this run are gone, though it has taken steps; restore that "
                 "folder, or begin a new run in another one"

@@ -14,7 +14,7 @@ from rlpd_gx.types import Array
 
 REPAIR = "repair the file or leave that episode out"
 OUTSIDE = "outside the environment's range"
-CLIP = "allowed as recorded; ask for clipping (--clip-actions) to bring them inside"
+CLIP = "allowed as recorded; `rlpd-gx data convert --clip-actions` brings them inside"
 SUSPICIOUS_ENDS, SHORT_STEPS = 3, 10
 _SINGLE = np.dtype(np.float32)
 # Array fields of an episode beside observations, and their dimensions where one number is right.

@@ -119,7 +119,8 @@ class ActionRange:
             return (actions < 0) | (actions >= self.count)
         low, high = (np.asarray(bound, np.float64) for bound in (self.low, self.high))
         low, high = low - _ROUNDING * np.abs(low), high + _ROUNDING * np.abs(high)
-        return ((actions < low) | (actions > high)).reshape(len(actions), -1).any(axis=1)
+        outside = (actions < low) | (actions > high)
+        return np.asarray(outside.reshape(len(actions), -1).any(axis=1))
 
     @classmethod
     def from_json(cls, value: Json | None) -> "ActionRange | None":

@@ -18,7 +18,12 @@ description = "CSV or Parquet with a mapping of columns"
 meaning = flat.meaning
 _HEADER_BYTES, _BLOCK_BYTES = 1 << 16, 1 << 30
 _WRONG_LENGTH = re.compile(r"Row #(\d+): Expected (\d+) columns, got (\d+)")
-_READ_WITH_GAPS = ("observations", "next_observations", "actions", "rewards")  # an audit reports all texts in these
+_READ_WITH_GAPS = (
+    "observations",
+    "next_observations",
+    "actions",
+    "rewards",
+)  # an audit reports all texts in these
 _SHOWN_ROWS = 5
 _HEADER_ROWS = 2  # pyarrow counts from 1, with the header; we count from 0, without
 
@@ -163,7 +168,9 @@ def _column(
         if texts:
             what = f"is {column[texts[0]].as_py()!r:.40}, not a number"
             if len(texts) > 1:
-                shown = ", ".join(map(str, texts[:_SHOWN_ROWS])) + (", ..." if len(texts) > _SHOWN_ROWS else "")
+                shown = ", ".join(map(str, texts[:_SHOWN_ROWS])) + (
+                    ", ..." if len(texts) > _SHOWN_ROWS else ""
+                )
                 what += f" ({len(texts)} such cells, in rows {shown})"
             fault = problem(path, name, texts[0], what, "store numbers, with a decimal point")
             if faults is None or np.isnan(values).all():
