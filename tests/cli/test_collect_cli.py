@@ -55,7 +55,7 @@ class Faulty(gymnasium.Env):
                 "type": np.zeros(2, complex),
                 "parts": {"a": np.zeros(2, np.float32)},
             }.get(self.fault, observation)
-            reward = np.nan if self.fault == "reward" else reward
+            reward = {"reward": np.nan, "nothing": None}.get(self.fault, reward)
         return observation, reward, False, self.steps >= 10, {}
 
 
@@ -328,6 +328,7 @@ SEVENTH = "after 7 steps of the episode with seed 3"
         ("nan", f"'observation', {SEVENTH}: is NaN"),
         ("infinite", f"'observation', {SEVENTH}: is infinite"),
         ("reward", f"'reward', {SEVENTH}: is nan"),
+        ("nothing", f"'reward', {SEVENTH}: is None, not a number"),
         ("shape", f"'observation', {SEVENTH}: has shape (1, 2), its space (2,)"),
         ("type", f"'observation', {SEVENTH}: is complex128, its space float32"),
         ("parts", f"'observation', {SEVENTH}: has parts ['observation/a'], its space ['observation']"),

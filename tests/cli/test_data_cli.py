@@ -165,6 +165,35 @@ def test_a_log_with_gaps_is_audited_not_refused(command, tmp_path):
     assert "row 1: is empty or NaN" in err
 
 
+def test_all_texts_among_numbers_are_in_the_audit_of_a_table(command, tmp_path):
+    rows = ["0,1,0.5,0", "-,1,0.5,0", "2,1,None,0", "3,1,?,0", "4,1,0.5,1"]
+    (tmp_path / "log.csv").write_text("\n".join(["x,u,r,end", *rows]) + "\n")
+    mapping = tmp_path / "mapping.json"
+    mapping.write_text('{"observations": ["x"], "actions": ["u"], "rewards": "r", "terminals": "end"}')
+    options = (tmp_path / "log.csv", "--mapping", mapping)
+    code, out, err = command("data", "audit", *options, "--json")
+    assert code == 0, err
+    report = json.loads(out)
+    assert report["not_finite_rows"] == {"observation": 1, "reward": 2}
+    found = "\n".join(report["findings"])
+    assert "'x', row 1: is '-', not a number;" in found
+    assert "'r', row 2: is 'None', not a number (2 such cells, in rows 2, 3);" in found
+    code, _, err = command("data", "convert", *options)
+    assert code == 2
+    assert "'x', row 1: is '-', not a number; store numbers, with a decimal point" in err
+
+
+def test_steps_are_selected_by_the_mapped_episode_column(command, tmp_path):
+    rows = [f"{run},{t},1,0.5,{int(t == 3)}" for run in range(3) for t in range(4)]
+    (tmp_path / "log.csv").write_text("\n".join(["run,x,u,r,end", *rows]) + "\n")
+    columns = {"observations": ["x"], "actions": ["u"], "rewards": "r", "terminals": "end", "episode": "run"}
+    (tmp_path / "mapping.json").write_text(json.dumps(columns))
+    options = (tmp_path / "log.csv", "--mapping", tmp_path / "mapping.json", "--where", "run <= 1")
+    code, out, err = command("data", "convert", *options, "--out", tmp_path / "kept")
+    assert code == 0, err
+    assert out.startswith("8 steps in 2 episodes")
+
+
 def test_a_time_limit_in_a_log_without_next_observations(command, tmp_path):
     rows = [f"{t},1,0.5,{int(t % 60 == 59)}" for t in range(180)]
     (tmp_path / "log.csv").write_text("\n".join(["x,u,r,end", *rows]) + "\n")

@@ -10,6 +10,7 @@ from rlpd_gx import trees
 from rlpd_gx.cli.failures import told
 
 OWN = """
+import gymnasium as gym
 from drone import Drone
 
 class Stuck(Drone):
@@ -22,6 +23,20 @@ class Old(Drone):
     def step(self, action):
         observation, reward, terminated, truncated, info = super().step(action)
         return observation, reward, terminated or truncated, info
+
+class Mute(Drone):
+    def step(self, action):
+        return (*super().step(action)[:4], None)
+
+class Blind(Drone):
+    observation_space = gym.spaces.Dict(a=Drone.observation_space, b=gym.spaces.Discrete(3))
+
+    def reset(self, *, seed=None, options=None):
+        return {"a": super().reset(seed=seed)[0]}, {}
+
+class Seedless(Drone):
+    def reset(self):
+        return super().reset()
 
 class Bare(Drone):
     def reset(self, *, seed=None, options=None):
@@ -53,7 +68,7 @@ def said(folder, *words):
 @pytest.mark.parametrize("command", COMMANDS)
 def test_an_environment_that_raises_is_shown_where_it_does(command, folder):
     lines = said(folder, *COMMANDS[command], "--env=own:Stuck")
-    assert lines[-1] == ("rlpd-gx: your own code raised RuntimeError: valve stuck (own.py, line 7)")
+    assert lines[-1] == ("rlpd-gx: your own code raised RuntimeError: valve stuck (own.py, line 8)")
     assert 'raise RuntimeError("valve stuck")' in lines[-2]
     assert not any("site-packages" in line for line in lines)
 
@@ -65,6 +80,18 @@ def test_an_environment_of_the_old_kind_is_told_what_to_return(folder):
     )
     last = said(folder, *COMMANDS["guard"], "--env=own:Bare")[-1]
     assert last == "rlpd-gx: `reset` must return observation and info: mend the environment"
+    last = said(folder, *COMMANDS["guard"], "--env=own:Mute")[-1]
+    assert last == (
+        "rlpd-gx: The `info` returned by `step()` must be a python dictionary, actual type: <class 'NoneType'>; `step` "
+        "must return observation, reward, terminated, truncated and info: mend the environment"
+    )
+    last = said(folder, *COMMANDS["guard"], "--env=own:Blind")[-1]
+    assert last.endswith("obs keys: ['a'], space keys: ['a', 'b']: mend the environment")
+    last = said(folder, *COMMANDS["collect"], "--env=own:Seedless")[-1]
+    assert last == (
+        "rlpd-gx: Seedless.reset takes no seed, and must be reset(self, *, seed=None, options=None): mend the "
+        "environment"
+    )
 
 
 def test_a_defect_of_ours_is_said_to_be_one():

@@ -280,13 +280,13 @@ def test_what_a_person_did_is_what_ran() -> None:
 
 
 class Numb(gym.Env):
-    """Its third observation, or its third reward, is NaN."""
+    """Its third observation, or its third reward, is NaN or what else is given."""
 
     action_space = gym.spaces.Discrete(2)
     observation_space = gym.spaces.Dict({"place": gym.spaces.Box(-1, 1, (2,), np.float32)})
 
-    def __init__(self, what: str) -> None:
-        self.what, self.t = what, 0
+    def __init__(self, what: str, value: Any = np.nan) -> None:
+        self.what, self.value, self.t = what, value, 0
 
     def reset(self, *, seed=None, options=None):
         self.t = 0
@@ -294,18 +294,58 @@ class Numb(gym.Env):
 
     def step(self, action):
         self.t += 1
-        reward = np.nan if self.what == "reward" and self.t == 3 else 0.0
+        reward = self.value if self.what == "reward" and self.t == 3 else 0.0
         return self._seen(), reward, False, False, {}
 
     def _seen(self):
-        return {"place": np.full(2, np.nan if self.what == "place" and self.t == 3 else 0.0, np.float32)}
+        return {"place": np.full(2, self.value if self.what == "place" and self.t == 3 else 0.0, np.float32)}
 
 
-@pytest.mark.parametrize(("what", "said"), [("place", "place holds NaN"), ("reward", "the reward is nan")])
-def test_nan_is_refused_where_it_comes_from(what: str, said: str) -> None:
-    member = Member(Numb(what), 0)
+@pytest.mark.parametrize(
+    ("what", "value", "said"),
+    [
+        ("place", np.nan, "place holds NaN"),
+        ("place", -np.inf, "place holds -inf"),
+        ("reward", np.nan, "the reward is nan"),
+        ("reward", None, "the reward is None, not a number"),
+        ("reward", "1", "the reward is '1', not a number"),
+        ("reward", np.ones(1), r"the reward is array\(\[1.\]\), not a number"),
+    ],
+)
+def test_what_cannot_be_learned_from_is_refused_where_it_comes_from(what: str, value: Any, said: str) -> None:
+    member = Member(Numb(what, value), 0)
     member.reset(0)
     member.step(0)
     member.step(0)
-    with pytest.raises(gx.GxError, match=rf"Numb, step [23] of an episode: (observation/)?{said}"):
+    with pytest.raises(
+        gx.GxError, match=rf"Numb, step [23] of an episode: (observation/)?{said}.*: mend the environment$"
+    ):
         member.step(0)
+
+
+@pytest.mark.parametrize("reward", [1, True, np.float32(1), np.array(1.0)])
+def test_any_number_is_a_reward(reward: Any) -> None:
+    member = Member(Numb("reward", reward), 0)
+    member.reset(0)
+    assert [member.step(0)[0] for _ in range(3)] == [0, 0, 1]
+
+
+@pytest.mark.parametrize(
+    ("space", "observation", "said"),
+    [
+        (gym.spaces.Discrete(5, start=2), 1, "observation is 1, outside its space"),
+        (gym.spaces.MultiDiscrete([2, 3]), np.array([1, 3]), r"observation is \[1 3\], outside its space"),
+        (
+            gym.spaces.Dict(a=gym.spaces.Discrete(2), b=gym.spaces.Discrete(2)),
+            {"a": 0},
+            "it returned observation/a,",
+        ),
+        (gym.spaces.Box(-1, 1, (2,)), None, "observation is None, not numbers"),
+    ],
+)
+def test_an_observation_that_is_not_of_its_space_is_refused(space: Any, observation: Any, said: str) -> None:
+    env = Numb("nothing")
+    env.observation_space = space
+    env._seen = lambda: observation  # type: ignore[method-assign]
+    with pytest.raises(gx.GxError, match=f"Numb, step 0 of an episode: {said}.*: mend the environment$"):
+        Member(env, 0).reset(0)

@@ -169,6 +169,21 @@ def test_more_steps_hold_also_without_a_checkpoint(tmp_path: Path) -> None:
     assert again.train(saver)["steps"] == 60
 
 
+@pytest.mark.parametrize("left", ["result.json", "metrics.jsonl", "replay"])
+def test_a_run_whose_checkpoints_are_gone_is_not_thrown_away(tmp_path: Path, left: str) -> None:
+    trainer, saver = _trainer(tmp_path, **TASKS["two probes"], steps=20)
+    trainer.train(saver)
+    shutil.rmtree(tmp_path / "checkpoints")
+    for name in {"result.json", "metrics.jsonl"} - {left}:
+        (tmp_path / name).unlink()
+    if left != "replay":
+        shutil.rmtree(tmp_path / "replay")
+    before = {file.name: file.read_bytes() for file in tmp_path.glob("*.json*")}
+    with pytest.raises(GxError, match="the checkpoints of this run are gone, though it has taken steps"):
+        resume(tmp_path)
+    assert {file.name: file.read_bytes() for file in tmp_path.glob("*.json*")} == before
+
+
 def test_a_damaged_checkpoint_gives_way_to_the_one_before(tmp_path: Path) -> None:
     trainer, saver = _trainer(tmp_path, **TASKS["two probes"], steps=60)
     trainer.train(saver)

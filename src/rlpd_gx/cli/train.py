@@ -22,12 +22,14 @@ from rlpd_gx.errors import GxError
 if TYPE_CHECKING:
     from rlpd_gx.api import Run
     from rlpd_gx.config import Config
+    from rlpd_gx.trees import JsonMapping
 
 FIRST = (
     "env", "rules", "guard", "offline", "steps", "preset", "config", "out", "resume", "from_", "seed", "num_envs",
     "utd", "batch_size", "device", "evaluate_every",
 )  # fmt: skip
 """What people set first; `--help-all` shows the rest."""
+REASONS = 3  # that are noted after a run, of those for which the rules could not be followed
 GROUPS = {"run": "Task and guard", "data": "Replay", "learner": "Learner"}
 
 
@@ -164,8 +166,24 @@ def _trained(train: Callable[[], "Run"], path: Path) -> None:
     except Stopped as stop:
         print(f"{stop}; resume with: rlpd-gx train --resume {path}", file=sys.stderr)
         raise SystemExit(128 + stop.number) from None
-    print(results_text(read_run(path)))
+    found = read_run(path)
+    print(results_text(found))
+    _note_rules(found.result)
     print(f"Report: {write_report(path)}")
+
+
+def _note_rules(result: "JsonMapping") -> None:
+    """Warn where the rules failed, or never let the policy act."""
+    from rlpd_gx.cli.collect import _note_rules as note_all_steps
+    from rlpd_gx.types import Tally
+
+    tally, steps = Tally.from_dict(result["training"]), result["steps"]
+    if not steps:
+        return
+    note_all_steps(tally, steps)
+    if tally.fallback < steps:  # else it has said why
+        for reason, count in sorted(tally.reasons.items(), key=lambda item: -item[1])[:REASONS]:
+            print(f"note: in {count} of {steps} training steps, {reason}; check the rules", file=sys.stderr)
 
 
 def _compared(chosen: "Config", out: Path, quiet: bool) -> None:

@@ -1,8 +1,9 @@
 """Snapshots of a whole environment, wrappers included, so that a run can be resumed in another process.
 
 A snapshot is a nested dict of numpy arrays and JSON values, one entry for each layer. A layer with methods
-`snapshot() -> dict` and `restore(dict)` of its own uses them (for itself, not for what it wraps). Gymnasium's MuJoCo
-and classic-control environments and its usual wrappers are supported here. Other layers have no snapshot.
+`snapshot() -> dict` and `restore(dict)` of its own uses them (for itself, not for what it wraps); the generator of the
+environment is kept beside them. Gymnasium's MuJoCo and classic-control environments and its usual wrappers are
+supported here. Other layers have no snapshot.
 """
 
 from typing import Any
@@ -46,6 +47,7 @@ _NOT_STATE = {
 }
 # what environments change in a MuJoCo model: positions of a door, masses, friction
 _MODEL = ("body_", "geom_", "site_", "jnt_", "dof_", "actuator_")
+_GENERATOR = "np_random"  # beside the layers, where the environment has a snapshot of its own
 
 
 class _Unknown(Exception):
@@ -55,7 +57,7 @@ class _Unknown(Exception):
 def snapshot(env: gym.Env) -> Json | None:
     """Everything that the next steps and episodes of an environment depend on; None if a layer has no snapshot."""
     try:
-        return {name: _take(layer) for name, layer in _layers(env).items()}
+        return _taken(env)
     except _Unknown:
         return None
 
@@ -63,8 +65,7 @@ def snapshot(env: gym.Env) -> Json | None:
 def why_not(env: gym.Env) -> str:
     """Why there is no snapshot, in one sentence; empty if there is one."""
     try:
-        for layer in _layers(env).values():
-            _take(layer)
+        _taken(env)
     except _Unknown as reason:
         return str(reason)
     return ""
@@ -73,13 +74,16 @@ def why_not(env: gym.Env) -> str:
 def restore(env: gym.Env, snapshot: Json) -> None:
     """Restore a snapshot in an environment made in the same way; it needs no reset before."""
     layers = _layers(env)
-    if layers.keys() != snapshot.keys():
+    taken = {name: part for name, part in snapshot.items() if name != _GENERATOR}
+    if layers.keys() != taken.keys():
         raise GxError(
-            f"the snapshot is of {', '.join(snapshot)}, but this environment is {', '.join(layers)}; "
+            f"the snapshot is of {', '.join(taken)}, but this environment is {', '.join(layers)}; "
             "make it with the same wrappers"
         )
     for name, layer in layers.items():
-        _put(layer, snapshot[name])
+        _put(layer, taken[name])
+    if _GENERATOR in snapshot:  # older checkpoints have none
+        set_random_state(layers.popitem()[1], snapshot[_GENERATOR])
 
 
 def random_state(env: gym.Env) -> Json | None:
@@ -107,6 +111,13 @@ def _layers(env: gym.Env) -> Json:
     while isinstance(layers[-1], gym.Wrapper):
         layers.append(layers[-1].env)
     return {f"{place} {type(layer).__name__}": layer for place, layer in enumerate(layers)}
+
+
+def _taken(env: gym.Env) -> Json:
+    layers = _layers(env)
+    taken = {name: _take(layer) for name, layer in layers.items()}
+    innermost = layers.popitem()[1]
+    return taken | {_GENERATOR: random_state(innermost)} if _answers(innermost) else taken
 
 
 def _take(layer: Any) -> Json:

@@ -8,7 +8,7 @@ import numpy as np
 
 from rlpd_gx import trees
 from rlpd_gx.envs.actions import ActionView
-from rlpd_gx.envs.description import learner_view
+from rlpd_gx.envs.description import learner_space, learner_view
 from rlpd_gx.errors import GxError
 from rlpd_gx.guardian import Guardian, guarded_layer
 from rlpd_gx.rules import Lookahead
@@ -37,6 +37,7 @@ class Member:
     ) -> None:
         self.env, self.index, self.described, self.watched = env, index, described, watched
         self.guarded = guarded_layer(env)
+        self._spaces = trees.named_leaves(learner_space(env.observation_space), "observation")
         self.observation: Tree = None
         self.restart()
 
@@ -59,10 +60,12 @@ class Member:
         """Propose an action; returns reward, terminated, truncated and info."""
         observation, reward, terminated, truncated, info = self.env.step(action)
         self.observation = self._seen(observation)
-        if not math.isfinite(reward):
-            raise GxError(
-                f"{self._here()} the reward is {reward}; nothing can be learned from that: mend the environment"
-            )
+        try:
+            finite = math.isfinite(reward)
+        except TypeError:
+            raise self._bad(f"the reward is {reward!r:.80}, not a number") from None
+        if not finite:
+            raise self._bad(f"the reward is {reward}; nothing can be learned from that")
         if "guardian_stop" in info:
             self.corrections, self.stopped = self.corrections + 1, True
             return 0.0, False, True, info
@@ -82,17 +85,28 @@ class Member:
             self.unsafe_events = (self.unsafe_events or 0) + bool(info["unsafe_event"])
 
     def _seen(self, observation: Tree) -> Tree:
-        """The observation as the Learner sees it; NaN is refused here, where its origin is known."""
+        """The observation as the Learner sees it; what it cannot use is refused here, where its origin is known."""
         view = learner_view(observation)
-        for name, part in trees.named_leaves(view, "observation").items():
-            if np.asarray(part).dtype.kind == "f" and np.isnan(part).any():
-                raise GxError(
-                    f"{self._here()} {name} holds NaN; nothing can be learned from that: mend the environment"
-                )
+        parts = trees.named_leaves(view, "observation")
+        if parts.keys() != self._spaces.keys():
+            here, there = (", ".join(sorted(names)) for names in (parts, self._spaces))
+            raise self._bad(f"it returned {here}, and its observation space has {there}")
+        for name, part in parts.items():
+            values, space = np.asarray(part), self._spaces[name]
+            if values.dtype.kind not in "biuf":
+                raise self._bad(f"{name} is {part!r:.80}, not numbers")
+            if values.dtype.kind == "f" and not np.isfinite(values).all():
+                value = "NaN" if np.isnan(values).any() else values[np.isinf(values)][0]
+                raise self._bad(f"{name} holds {value}; nothing can be learned from that")
+            if isinstance(space, gym.spaces.Discrete | gym.spaces.MultiDiscrete):
+                count = space.n if isinstance(space, gym.spaces.Discrete) else space.nvec
+                if ((values < space.start) | (values >= space.start + count)).any():
+                    raise self._bad(f"{name} is {part}, outside its space {space}")
         return view
 
-    def _here(self) -> str:
-        return f"{type(self.env.unwrapped).__name__}, step {self.length} of an episode:"
+    def _bad(self, what: str) -> GxError:
+        here = f"{type(self.env.unwrapped).__name__}, step {self.length} of an episode:"
+        return GxError(f"{here} {what}: mend the environment")
 
     def finish(self) -> Episode:
         """The episode is over: returns its counts and restarts them."""

@@ -90,6 +90,13 @@ def resume(
             raise GxError(
                 f"{path}: was stopped before it held what {origin} had learned; remove this folder and fork again"
             )
+        if _has_taken_steps(
+            folder, saver.segments
+        ):  # its first checkpoint was complete before the first of them
+            raise GxError(
+                f"{folder.checkpoints}: the checkpoints of this run are gone, though it has taken steps; restore that "
+                "folder, or begin a new run in another one"
+            )
         logs.cut(None)
         trainer = Trainer(task, folder)
         trainer.begin()
@@ -115,6 +122,12 @@ def resume(
     logs.cut(state["logs"])  # new audits write a start line: cut that too, since these continue
     saver.segments.restore(trainer.online, state["segments"], state["ring"])
     return trainer, saver, [*notes, *restore(trainer, state)]
+
+
+def _has_taken_steps(folder: RunFolder, segments: Segments) -> bool:
+    metrics = folder.path / "metrics.jsonl"
+    reported = metrics.exists() and metrics.stat().st_size > 0
+    return reported or (folder.path / "result.json").exists() or segments.hold_steps()
 
 
 def restore(trainer: Trainer, state: dict[str, Any]) -> list[str]:

@@ -144,7 +144,16 @@ class Task:
         dtype, width = self.layout.safe_set.base, self.layout.safe_set.shape[0]
 
         def encoded(safe_set: SafeSet | None) -> Array:
-            return np.zeros(width, dtype) if safe_set is None or not width else np.asarray(safe_set.encode())
+            if safe_set is None or not width:
+                return np.zeros(width, dtype)
+            code = np.asarray(safe_set.encode())
+            if len(code) != width:
+                raise GxError(
+                    f"the rules {self.config.run.rules} returned another number of half-spaces than in the first state "
+                    f"(their safe set takes {len(code)} numbers, not {width}), and stored safe sets need one size; "
+                    "declare the largest number of rows as max_rows= of the half-space rule"
+                )
+            return code
 
         return encoded
 

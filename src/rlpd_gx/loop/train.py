@@ -3,6 +3,7 @@
 import math
 import os
 import signal
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -185,8 +186,11 @@ class Trainer:
     # --- around it ---------------------------------------------------------------------------------------
 
     def begin(self) -> None:
-        """The first resets; not called when a run is resumed."""
+        """The first resets, and what is to be said about the data; not called when a run is resumed."""
         run = self.task.config.run
+        if self.task.learns_offline and self.task.offline is not None:
+            for finding in self.task.offline.findings:
+                print(f"note: {finding}", file=sys.stderr)
         everywhere = np.ones(run.num_envs, bool)
         self.environments.reset(everywhere, [run.seed + i for i in range(run.num_envs)])
         self.begin_episodes(everywhere)

@@ -86,6 +86,14 @@ class Segments:
             if path.name not in kept:
                 path.unlink()
 
+    def hold_steps(self) -> bool:
+        """Whether any file holds more than the observations that the first episodes began with."""
+        for path in self._all():
+            with archive.Reader(path) as segment:
+                if max(segment.state["stop"]) > 1:
+                    return True
+        return False
+
     def _all(self) -> list[Path]:
         return sorted(self.folder.glob("[0-9]*.zip"))
 

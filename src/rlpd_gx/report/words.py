@@ -104,4 +104,6 @@ def _aligned(rows: Sequence[Row]) -> list[str]:
 
 def _mean(counts: JsonMapping) -> str:
     mean = counts.get("mean")
+    if is_number(mean) and counts.get("steps") == 0:
+        return "none"
     return number(round(mean, 2)) if is_number(mean) else ""

@@ -10,7 +10,7 @@ import pyarrow.parquet
 import pytest
 
 from rlpd_gx.errors import GxError
-from rlpd_gx.replay.offline import ActionRange, load
+from rlpd_gx.replay.offline import ActionRange, audit, load
 
 COLUMNS = {
     "observations": np.arange(10, dtype=np.float32).reshape(5, 2),
@@ -28,6 +28,21 @@ def test_npz(tmp_path):
     assert (data.format, data.env_id, data.steps, data.episodes) == ("npz", "Toy-v0", 5, 2)
     assert data.timeline.executed_action.tolist() == [0, 1, 2, 0, 1, 0, 0]
     assert list(data.timeline.extras) == ["success"]
+
+
+def test_a_converted_folder_in_other_units_says_so_and_still_loads(tmp_path):
+    units = np.array([[0.5], [50], [1 + 1e-7], [2], [0]], np.float64)
+    np.savez(tmp_path / "a.npz", **(COLUMNS | {"actions": units}))
+    folder = load(tmp_path / "a.npz").save(tmp_path / "kept")
+    assert audit(load(folder))["actions_out_of_range_steps"] is None
+    unit = ActionRange(low=np.zeros(1, np.float32), high=np.ones(1, np.float32))
+    data = load(folder, actions=unit)
+    assert data.timeline.executed_action.max() == 50
+    assert audit(data)["actions_out_of_range_steps"] == 2  # 1 + 1e-7 is 1, rounded
+    (finding,) = (said for said in data.findings if "range" in said)
+    assert "'executed_action', row 1: outside the environment's range (2 steps in all)" in finding
+    again = load(data.save(tmp_path / "again"), actions=unit)
+    assert sum("range" in said for said in again.findings) == 1
 
 
 @pytest.mark.usefixtures("nothing_cached")
@@ -256,6 +271,21 @@ def test_shuffled_rows_are_said_to_be_shuffled(tmp_path, number):
         load(path, options=options)
     findings = load(path, options=options, strict=False).findings  # what an audit does
     assert any("shuffled" in finding for finding in findings)
+
+
+def test_a_row_that_is_there_twice_is_refused(tmp_path):
+    path, options = tmp_path / "log.csv", {"mapping": {**MAPPING, "step": "t"}}
+    rows = [(run, x, 0.5, 0.0, 1.0, int(fell), t) for run, t, x, fell in ORDERED]
+    with path.open("w", newline="") as file:
+        csv.writer(file).writerows([[*NAMES[:-1], "t"], *rows[:8], rows[7], *rows[8:]])
+    with pytest.raises(GxError, match=r"log\.csv: 't', row 8: stays at 2 within an episode.*\(1 such rows\)"):
+        load(path, options=options)
+    assert any("stays at 2" in finding for finding in load(path, options=options, strict=False).findings)
+    columns = log(ORDERED)
+    columns["episode"] = np.array(columns.pop("run"))
+    columns |= {"step": np.array(columns["time"]), "time": np.array(columns["time"]) // 2}
+    np.savez(tmp_path / "a.npz", **columns)
+    assert load(tmp_path / "a.npz").episodes == 3  # the time is coarse, but the step grows
 
 
 def test_rows_in_order_are_not(tmp_path):

@@ -214,6 +214,8 @@ def test_some_rows_unknown(data):
     # Only the step from 2 to 3 has a known set at both ends; 0 and 1 are its history.
     assert dropped.timeline.observation[:, 0].tolist() == [0, 1, 2, 3]
     assert np.flatnonzero(dropped.timeline.is_step).tolist() == [2]
+    said = "a.npz: 4 of 5 steps left out: the safe set before or after them is unknown"
+    assert dropped.findings[-1] == said
 
 
 def test_a_piece_of_an_episode_has_the_context_of_the_whole(data):

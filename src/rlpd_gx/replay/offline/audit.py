@@ -113,12 +113,7 @@ def _actions(actions: Array) -> Json:
 def _outside(dataset: OfflineDataset, actions: Array) -> int | None:
     """Steps with an action outside the range; None where the range is not known."""
     allowed = dataset.actions
-    if allowed is None:
-        return None
-    if allowed.count is not None:
-        return int(np.count_nonzero((actions < 0) | (actions >= allowed.count)))
-    outside = (actions < allowed.low) | (actions > allowed.high)
-    return int(np.count_nonzero(outside.reshape(len(actions), -1).any(axis=1)))
+    return None if allowed is None else int(np.count_nonzero(allowed.outside(actions)))
 
 
 def _corrected(dataset: OfflineDataset, proposed: Array, executed: Array) -> float | None:

@@ -13,7 +13,8 @@ from rlpd_gx.trees import Json
 from rlpd_gx.types import Array
 
 REPAIR = "repair the file or leave that episode out"
-CLIP = "allowed as recorded; ask for clipping (--clip-actions) to bring them inside"
+OUTSIDE = "outside the environment's range"
+CLIP = "allowed as recorded; `rlpd-gx data convert --clip-actions` brings them inside"
 SUSPICIOUS_ENDS, SHORT_STEPS = 3, 10
 _SINGLE = np.dtype(np.float32)
 # Array fields of an episode beside observations, and their dimensions where one number is right.
@@ -189,15 +190,15 @@ class Checks:
         if actions.shape[1:] != low.shape:
             what = f"has shape {actions.shape[1:]}, but the environment takes {low.shape}"
             raise problem(file, "actions", row, what, "give the data of that environment")
-        outside = ((actions < low) | (actions > high)).reshape(len(actions), -1).any(axis=1)
+        outside = allowed.outside(actions)
         if outside.any():
             self._outside_steps += int(outside.sum())
             if self._outside_first is None:
                 self._outside_first = GxError(
-                    f"{file}: 'actions', row {row + int(np.argmax(outside))}: outside the environment's range"
+                    f"{file}: 'actions', row {row + int(np.argmax(outside))}: {OUTSIDE}"
                 )
-            if self.clip_actions:
-                episode.actions = np.clip(actions, low, high).astype(actions.dtype)
+        if self.clip_actions:
+            episode.actions = np.clip(actions, low, high).astype(actions.dtype)
 
     def _time_limit(self, episode: Episode) -> Episode:
         self._longest_steps = max(self._longest_steps, episode.steps)

@@ -16,6 +16,7 @@ from rlpd_gx.types import Array
 
 Observations = Array | dict[str, Array]
 _OF_STATES = ("safe_sets", "safe_sets_known")
+_ROUNDING = 1e-6  # of a bound
 _OPTIONAL = ("proposed_actions", "margins", "unsafe_events", *_OF_STATES)
 
 
@@ -111,6 +112,15 @@ class ActionRange:
         if isinstance(space, gymnasium.spaces.Discrete) and space.start == 0:
             return cls(count=int(space.n))
         return None
+
+    def outside(self, actions: Array) -> Array:
+        """[n] bool: actions [n, ...] or ids [n] that the environment does not take, beyond rounding to float32."""
+        if self.count is not None:
+            return (actions < 0) | (actions >= self.count)
+        low, high = (np.asarray(bound, np.float64) for bound in (self.low, self.high))
+        low, high = low - _ROUNDING * np.abs(low), high + _ROUNDING * np.abs(high)
+        outside = (actions < low) | (actions > high)
+        return np.asarray(outside.reshape(len(actions), -1).any(axis=1))
 
     @classmethod
     def from_json(cls, value: Json | None) -> "ActionRange | None":

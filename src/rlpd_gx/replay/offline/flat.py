@@ -30,14 +30,14 @@ KNOWN = (
     "next_safe_sets",
 )
 FACTS = ("env_id", "rules_fingerprint", "safe_set_spec")  # texts beside the columns
-CLOCKS = ("step", "time")  # columns that must not decrease within an episode, and show where rows are missing
+CLOCKS = ("step", "time")  # columns that must grow within an episode, and show where rows are missing
 EVEN, JUMP = 0.1, 1.5  # how much of its usual growth a clock may deviate by, and what is a gap
 FIELDS = (*KNOWN, *CLOCKS)  # what a mapping may name; other columns keep the name they have in the file
 
 
 def meaning(path: Path, options: Json) -> Json:
-    """See `formats.meaning`: files cached before gaps were cut are read again."""
-    return {"gaps": "cut"}
+    """See `formats.meaning`: files cached before gaps were cut and repeated rows refused are read again."""
+    return {"gaps": "cut", "repeated": "refused"}
 
 
 def check_mapping(mapping: Mapping[str, Any] | None, file: Path) -> None:
@@ -216,7 +216,21 @@ def _episodes(columns: Mapping[str, Array], file: Path, source: Source) -> Itera
 
 
 def _shuffled(columns: Mapping[str, Array], ends: Array, file: Path, source: Source) -> Iterator[GxError]:
-    """Signs that rows are not in time order."""
+    """Signs that rows are not in time order, or are there twice."""
+    clocks = [name for name in CLOCKS if name in columns]
+    if clocks:  # one of them may be coarse, so a row is there twice only if all of them say so
+        stays = np.all([columns[name][1:] == columns[name][:-1] for name in clocks], axis=0) & ~ends[:-1]
+        if stays.any():
+            row = int(np.argmax(stays)) + 1
+            label = source.names.get(clocks[0], (clocks[0],))[0]
+            yield problem(
+                file,
+                label,
+                row,
+                f"stays at {columns[clocks[0]][row]} within an episode, so a row may be there twice "
+                f"({int(stays.sum())} such rows)",
+                "leave out the row that is too many, or rename that column if it is no clock",
+            )
     for name in CLOCKS:
         if name in columns:
             back = (columns[name][1:] < columns[name][:-1]) & ~ends[:-1]

@@ -16,7 +16,7 @@ from rich.progress import Progress
 from rlpd_gx import trees
 from rlpd_gx.errors import GxError
 from rlpd_gx.replay.offline import cache, formats
-from rlpd_gx.replay.offline.checks import Checks
+from rlpd_gx.replay.offline.checks import OUTSIDE, Checks
 from rlpd_gx.replay.offline.dataset import FACTS, KNOWN, LATER_FACTS, OfflineDataset
 from rlpd_gx.replay.offline.episode import ActionRange, Episode, Source
 from rlpd_gx.replay.timeline import Timeline
@@ -113,7 +113,10 @@ def _refuse_choices(folder: Path, choices: JsonMapping) -> None:
 def _checked_actions(
     dataset: OfflineDataset, folder: Path, allowed: ActionRange, strict: bool
 ) -> OfflineDataset:
-    """Refuse actions the environment does not have; in an audit, ids out of range are a finding."""
+    """The dataset with the environment's range; ids out of it are refused, or in an audit reported.
+
+    Continuous actions out of range are a finding: recorded ones may be (demonstrations of Adroit are).
+    """
     line = dataset.timeline
     shape = () if allowed.count is not None else np.asarray(allowed.low).shape
     if line.executed_action.shape[1:] != shape:
@@ -124,11 +127,20 @@ def _checked_actions(
             f"{folder}: 'actions' has shape {line.executed_action.shape[1:]} in every row, the environment takes "
             f"{'ids' if allowed.count is not None else shape}; {remedy}"
         )
+    known = dataset.actions is not None and dataset.actions.as_json() == allowed.as_json()
+    dataset = replace(dataset, actions=allowed)
     if allowed.count is None:
+        outside = np.flatnonzero(line.is_step & allowed.outside(line.executed_action))
+        if outside.size and not known:  # else reported when it was converted
+            said = (
+                f"{folder}: 'executed_action', row {outside[0]}: {OUTSIDE} ({outside.size} steps in all); allowed as "
+                "recorded; if they are in other units, convert the source again in those of the environment"
+            )
+            dataset = replace(dataset, findings=(*dataset.findings, said))
         return dataset
     for name in ("executed_action", "proposed_action"):
         ids = getattr(line, name)
-        wrong = np.flatnonzero(line.is_step & ((ids < 0) | (ids >= allowed.count)))
+        wrong = np.flatnonzero(line.is_step & allowed.outside(ids))
         if wrong.size:
             said = (
                 f"{folder}: {name!r}, row {wrong[0]}: is {ids[wrong[0]]}, but the environment has actions 0 to "
@@ -145,6 +157,8 @@ def _convert(
 ) -> None:
     console = Console(stderr=True)
     hidden = not console.is_terminal if progress is None else not progress
+    if checks.strict and source.faults:
+        raise source.faults[0]
     with (
         cache.new_folder(folder) as writer,
         Progress(console=console, transient=True, disable=hidden) as bar,

@@ -3,6 +3,7 @@
 import copy
 import gzip
 import json
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Protocol, SupportsFloat
@@ -84,7 +85,11 @@ class Recorder(gymnasium.Wrapper[Tree, Action, Tree, Action]):
             return outcome
         after = f"after {len(self._rows) + 1} steps of the episode with seed {self._start['seed']}"
         self._check_observation(observation, after)
-        if not np.isfinite(float(reward)):
+        try:
+            finite = math.isfinite(reward)
+        except TypeError:
+            raise self._bad("reward", f"is {reward!r:.80}, not a number", after) from None
+        if not finite:
             raise self._bad("reward", f"is {float(reward)}", after)
         verdict = info.get("guardian")
         row = {

@@ -76,7 +76,12 @@ def with_safe_sets(
         raise GxError(
             f"{dataset.name}: no row has a safe set, so drop leaves nothing; choose assume-all or other data"
         )
-    return _with_codes(dataset, found, fingerprint).keep(needed)
+    kept = _with_codes(dataset, found, fingerprint).keep(needed)
+    said = (
+        f"{dataset.name}: {dataset.steps - kept.steps} of {dataset.steps} steps left out: the safe set before or "
+        "after them is unknown"
+    )
+    return replace(kept, findings=(*kept.findings, said))
 
 
 def executed_margins(dataset: OfflineDataset) -> Array:

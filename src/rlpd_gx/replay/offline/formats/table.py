@@ -18,6 +18,13 @@ description = "CSV or Parquet with a mapping of columns"
 meaning = flat.meaning
 _HEADER_BYTES, _BLOCK_BYTES = 1 << 16, 1 << 30
 _WRONG_LENGTH = re.compile(r"Row #(\d+): Expected (\d+) columns, got (\d+)")
+_READ_WITH_GAPS = (
+    "observations",
+    "next_observations",
+    "actions",
+    "rewards",
+)  # an audit reports all texts in these
+_SHOWN_ROWS = 5
 _HEADER_ROWS = 2  # pyarrow counts from 1, with the header; we count from 0, without
 
 
@@ -46,12 +53,14 @@ def read(path: Path, mapping: Mapping[str, str | Sequence[str]] | None = None) -
             raise GxError(f"{path}: has no rows below its header; give a file with data")
     names = {name: [part] if isinstance(part, str) else part for name, part in (mapping or {}).items()}
     columns: dict[str, Array] = {}
+    texts: list[GxError] = []
     for name, parts in names.items():
         if not (isinstance(parts, Sequence) and parts and all(isinstance(part, str) for part in parts)):
             raise GxError(
                 f"the mapping of {name!r} is {parts!r}; give the name of a column, or a list of names"
             )
-        column = [_column(table, part, path, ids=name == "episode") for part in parts]
+        faults = texts if name in _READ_WITH_GAPS else None
+        column = [_column(table, part, path, ids=name == "episode", faults=faults) for part in parts]
         if isinstance((mapping or {})[name], str):
             columns[name] = column[0]
         elif all(part.ndim == 1 for part in column):
@@ -64,7 +73,10 @@ def read(path: Path, mapping: Mapping[str, str | Sequence[str]] | None = None) -
         name for name in others if name not in flat.KNOWN and not _is_number(table.schema.field(name).type)
     ]
     columns |= {name: _column(table, name, path) for name in others if name not in left_out}
+    if "episode" in names and _is_number(table.schema.field(label := names["episode"][0]).type):
+        columns.setdefault(label, columns["episode"])  # to select by
     source = flat.source(columns, path, left_out, names=names)
+    source.faults += texts
     if not columns.keys() & {*flat.CLOCKS, "next_observations"}:
         source.notes.append(
             "no column is named or mapped as step or time, so rows that are missing inside an episode cannot be seen; "
@@ -121,8 +133,13 @@ def _is_number(kind: Any) -> bool:
     return bool(types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind))
 
 
-def _column(table: Any, name: str, path: Path, ids: bool = False) -> Array:
-    """One column as `[N]`, or `[N, d]` for a column of equally long lists; `ids` may be names."""
+def _column(
+    table: Any, name: str, path: Path, ids: bool = False, faults: list[GxError] | None = None
+) -> Array:
+    """One column as `[N]`, or `[N, d]` for a column of equally long lists; `ids` may be names.
+
+    Texts among numbers are refused, or become NaN and a fault in `faults`.
+    """
     from pyarrow import types
 
     if name not in table.column_names:
@@ -146,9 +163,20 @@ def _column(table: Any, name: str, path: Path, ids: bool = False) -> Array:
         return np.asarray(values)
     if types.is_null(kind) and len(column):
         raise problem(path, name, 0, "is empty", "fill the gap or leave the column out")
-    if types.is_string(kind) and (at := _first_text(column)) is not None:
-        what = f"is {column[at].as_py()!r:.40}, not a number"
-        raise problem(path, name, at, what, "store numbers, with a decimal point")
+    if types.is_string(kind):
+        values, texts = _numbers(column)
+        if texts:
+            what = f"is {column[texts[0]].as_py()!r:.40}, not a number"
+            if len(texts) > 1:
+                shown = ", ".join(map(str, texts[:_SHOWN_ROWS])) + (
+                    ", ..." if len(texts) > _SHOWN_ROWS else ""
+                )
+                what += f" ({len(texts)} such cells, in rows {shown})"
+            fault = problem(path, name, texts[0], what, "store numbers, with a decimal point")
+            if faults is None or np.isnan(values).all():
+                raise fault
+            faults.append(fault)
+            return values
     if not _is_number(kind):
         raise problem(path, name, None, f"holds {kind}, not numbers", "store numbers")
     with reading(f"{path}: {name!r}", "repair it or export it again"):
@@ -161,14 +189,15 @@ def _column(table: Any, name: str, path: Path, ids: bool = False) -> Array:
     return array
 
 
-def _first_text(column: Any) -> int | None:
-    """The first row of a column of strings that holds neither a number nor a gap."""
+def _numbers(column: Any) -> tuple[Array, list[int]]:
+    """A column of strings as numbers, NaN where there is none, and the rows that hold neither a number nor a gap."""
     from pyarrow import csv
 
     gaps = {None, *csv.ConvertOptions().null_values}
+    values, texts = np.full(len(column), np.nan), []
     for row, value in enumerate(column.to_pylist()):
         try:
-            float(0 if value in gaps else value)
+            values[row] = np.nan if value in gaps else float(value)
         except ValueError:
-            return row
-    return None
+            texts.append(row)
+    return values, texts
