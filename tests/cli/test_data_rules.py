@@ -360,7 +360,9 @@ def test_look_ahead_says_the_same_of_a_replayed_log_as_of_the_game(command, tmp_
     for row, action in enumerate(data.timeline.executed_action[:60]):
         found = guardian.safe_sets([env])[0]
         stored = gx.decode(data.timeline.safe_set[row][None], data.safe_set_spec)[0]
-        asked = stored.tested  # as online: about every action in some states, elsewhere about the one that ran
+        asked = (
+            stored.tested
+        )  # as online: about every action in some states, elsewhere about the one that ran
         assert asked[int(action)]
         assert np.array_equal(stored.allowed[asked], found.allowed[asked])
         complete += asked.all()
