@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 pytestmark = pytest.mark.filterwarnings("default::UserWarning")  # the user's rules are not batched
-TINY = ["--steps=12", "--utd=1", "--batch-size=8", "--hidden-sizes=8,8", "--ensemble-size=2", "--learning-starts=8",
+TINY = ["--utd=1", "--batch-size=8", "--hidden-sizes=8,8", "--ensemble-size=2", "--learning-starts=8",
         "--evaluation-episodes=1", "--device=cpu"]  # fmt: skip
 TANK = """
 import gymnasium as gym, numpy as np, rlpd_gx as gx
@@ -42,11 +42,11 @@ def train(command, tmp_path, monkeypatch):
     """Run `rlpd-gx train` on an environment of the user's module, which `code` ends; (exit code, output, errors)."""
     monkeypatch.chdir(tmp_path)
 
-    def run(env, rules, *words, code=""):
+    def run(env, rules, *words, code="", steps=12, out="run"):
         module = f"tank_{tmp_path.name.rpartition('_')[2]}_{len(list(tmp_path.glob('*.py')))}"
         (tmp_path / f"{module}.py").write_text(TANK + code)
         task = [f"--env={module}:{env}", f"--rules={module}:{rules}"]
-        return command("train", *task, *TINY, "--out=run", *words)
+        return command("train", *task, *TINY, f"--steps={steps}", f"--out={out}", *words)
 
     return run
 
@@ -100,7 +100,7 @@ declared = gx.halfspace_rule(rows, name="declared", max_rows=3)
     assert code == 2
     assert "another number of half-spaces than in the first state" in err.splitlines()[-1]
     assert "declare the largest number of rows as max_rows= of the half-space rule" in err.splitlines()[-1]
-    assert train("Moving", "declared", "--out=declared", code=obstacles)[0] == 0
+    assert train("Moving", "declared", out="declared", code=obstacles)[0] == 0
 
 
 @pytest.mark.parametrize(
@@ -127,7 +127,7 @@ nothing = gx.bounds_rule(lambda state: ([2], [3]), name="nothing")
     code, _, err = train("Moving", rule, code=rules)
     assert code == 0, err
     assert re.search(rf"^note: {said}.*check the rules", err, re.M)
-    code, _, err = train("Moving", "anything", "--out=sound", code=rules)
+    code, _, err = train("Moving", "anything", out="sound", code=rules)
     assert (code, "check the rules" in err) == (0, False)
 
 
@@ -142,7 +142,7 @@ def later(state):
 
 called = []
 """
-    code, out, err = train("Tank", "later", "--steps=100", code=at_once)
+    code, out, err = train("Tank", "later", steps=100, code=at_once)
     assert code == 0, err
     assert re.search("^Mean return +none$", out, re.M), out
 

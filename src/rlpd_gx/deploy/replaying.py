@@ -13,7 +13,7 @@ from rlpd_gx.envs import snapshots
 from rlpd_gx.envs.actions import ActionView
 from rlpd_gx.errors import GxError, StopEpisode, first_line
 from rlpd_gx.guardian import GuardedEnv, guarded_layer
-from rlpd_gx.trees import Json, Tree, packed
+from rlpd_gx.trees import Json, Tree
 from rlpd_gx.types import Action, Status, Verdict
 
 STATUSES = (*Status, "stopped")
@@ -118,18 +118,9 @@ class Replay:
         self.go_to(step, drawn=False)
         if self.unguarded is not None:
             observation, info = self.unguarded
-            before = [t for t in self.resets if t <= step]
-            guarded.restore(
-                {
-                    "previous": np.asarray(self.verdicts[step - 1].action),
-                    "time": step - max(before, default=0),
-                    "running": True,
-                    "corrected": False,
-                    "unsafe_events": 0,
-                    "observation": packed(trees.map_leaves(np.asarray, observation)),
-                    "info": info,
-                }
-            )
+            began = max((t for t in self.resets if t <= step), default=0)
+            seen = trees.map_leaves(np.asarray, observation)
+            guarded.place(seen, info, np.asarray(self.verdicts[step - 1].action), step - began)
         space = self.actions.learner_space
         choice: Any = (
             np.int64(action) if self.actions.discrete else np.array(action, space.dtype).reshape(space.shape)

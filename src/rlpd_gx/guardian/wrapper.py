@@ -180,6 +180,12 @@ class GuardedEnv(gym.Wrapper, gym.utils.RecordConstructorArgs):
         self._last = None if observation is None else (observation, unpacked(snapshot["info"]))
         self._episode.restore(snapshot)
 
+    def place(self, observation: Tree, info: Info, previous_action: Action, time: int) -> None:
+        """Judge from here on as in this state of an episode, to which the environment was brought by other means."""
+        self._episode.begin()
+        self._episode.previous_action, self._episode.time = previous_action, time
+        self._last = (private(observation), private(info))
+
     def _state(self) -> State:
         """What the rules read; a person's function has copies, since it may write into what it is given."""
         observation, info = self._current()
