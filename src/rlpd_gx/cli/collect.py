@@ -89,7 +89,7 @@ def collect(
     finally:
         world.close()
     if rules is not None:
-        _note_rules(world.audit.tally, recorder.steps)
+        note_all_forbidden(world.audit.tally, recorder.steps)
     print(f"{recorder.steps} steps in {recorder.episodes} episodes written to {out}")
 
 
@@ -103,7 +103,7 @@ def _note_unguarded(policy: str, trained_under: str) -> None:
     )
 
 
-def _note_rules(tally: Any, steps: int) -> None:
+def note_all_forbidden(tally: Any, steps: int) -> None:
     """Warn where the rules never let the policy act: such a dataset shows the guard alone."""
     if tally.inevitable >= steps:
         print(

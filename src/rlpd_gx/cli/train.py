@@ -174,13 +174,13 @@ def _trained(train: Callable[[], "Run"], path: Path) -> None:
 
 def _note_rules(result: "JsonMapping") -> None:
     """Warn where the rules failed, or never let the policy act."""
-    from rlpd_gx.cli.collect import _note_rules as note_all_steps
+    from rlpd_gx.cli.collect import note_all_forbidden
     from rlpd_gx.types import Tally
 
     tally, steps = Tally.from_dict(result["training"]), result["steps"]
     if not steps:
         return
-    note_all_steps(tally, steps)
+    note_all_forbidden(tally, steps)
     if tally.fallback < steps:  # else it has said why
         for reason, count in sorted(tally.reasons.items(), key=lambda item: -item[1])[:REASONS]:
             print(f"note: in {count} of {steps} training steps, {reason}; check the rules", file=sys.stderr)
